@@ -1,0 +1,244 @@
+"""Calls to an inference engine that speaks the OpenAI API, and SGLang's own endpoints beside it.
+
+Knows URLs, headers, JSON and what an answer must be at the least: one JSON object. Must not know what is
+inside it, nor what a token is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+import httpx
+import orjson
+
+from nemo_gym.errors import (
+    ConfigError,
+    RequestError,
+    UpstreamContractError,
+    UpstreamError,
+    UpstreamUnavailableError,
+)
+from nemo_gym.http_errors import status_error
+from nemo_gym.http_pool import HTTPPool, describe
+
+JSONObject: TypeAlias = dict[str, object]
+
+HEALTH_TIMEOUT = 25.0
+"""SGLang 0.5.13 answers /health by generating one token and gives itself 20 s for it."""
+
+_SECRET_SETTINGS = frozenset({"api_key", "admin_api_key", "ssl_keyfile_password"})
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHealth:
+    """The answer to one health probe; true when the engine can serve. `status` is None when nothing
+    answered."""
+
+    status: int | None
+    reason: str
+
+    def __bool__(self) -> bool:
+        return self.status == httpx.codes.OK
+
+
+class NeMoGymAsyncOpenAI:
+    """A client of one engine; keyword arguments of its methods are the JSON body, results are the decoded
+    JSON object.
+
+    Invariants: `base_url` means the same with and without a trailing "/v1" or slashes; `Authorization` is
+    always the key's own; neither the key nor a body ever appears in a message. `internal` is kept because Gym
+    has it; here every call has bounded repetition. NaN and infinities in a body are sent as null, as orjson
+    writes them."""
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str,
+        *,
+        internal: bool = False,
+        default_headers: Mapping[str, str] | None = None,
+        http_pool: HTTPPool | None = None,
+        name: str = "engine",
+    ) -> None:
+        self.base_url = base_url
+        self.api_key = api_key
+        self.internal = internal
+        self.default_headers = dict(default_headers or {})
+        self.name = name
+        self.root = _root_of(base_url, name)
+        self._owns_pool = http_pool is None
+        self.http_pool = HTTPPool() if http_pool is None else http_pool
+        self._headers = _merge_headers(self.default_headers, api_key, name)
+
+    async def aclose(self) -> None:
+        """Close the connections, if they are this client's own and not a shared pool's."""
+        if self._owns_pool:
+            await self.http_pool.aclose()
+
+    async def create_models(self) -> JSONObject:
+        return await self._call("GET", "/v1/models")
+
+    async def create_chat_completion(self, **body: object) -> JSONObject:
+        return await self._call("POST", "/v1/chat/completions", body)
+
+    async def create_completion(self, **body: object) -> JSONObject:
+        return await self._call("POST", "/v1/completions", body)
+
+    async def create_response(self, **body: object) -> JSONObject:
+        return await self._call("POST", "/v1/responses", body)
+
+    async def create_tokenize(self, **body: object) -> JSONObject:
+        return await self._call("POST", "/tokenize", body)
+
+    async def create_detokenize(self, **body: object) -> JSONObject:
+        return await self._call("POST", "/detokenize", body)
+
+    async def create_generate(self, **body: object) -> JSONObject:
+        """Generate from one prompt. A list, SGLang's answer to n > 1 or several prompts, breaks the contract
+        here."""
+        return await self._call("POST", "/generate", body)
+
+    async def get_server_info(self) -> JSONObject:
+        """Return the engine's settings, without the API keys that SGLang puts there in clear text.
+
+        The path is /server_info since SGLang 0.5.13 and /get_server_info before.
+        """
+        response = await self._send("GET", "/server_info", None)
+        if response.status_code == httpx.codes.NOT_FOUND:
+            response = await self._send("GET", "/get_server_info", None)
+        info = self._decode(self._check(response))
+        return cast("JSONObject", _without_secrets(info))
+
+    async def get_health(self, *, timeout: float = HEALTH_TIMEOUT) -> EngineHealth:  # noqa: ASYNC109 - httpx's, not ours
+        """Ask once whether the engine can serve; never raises for an engine that cannot."""
+        try:
+            response = await self.http_pool.send(
+                "GET",
+                f"{self.root}/health",
+                name=self.name,
+                headers=self._headers,
+                timeout=httpx.Timeout(timeout),
+                max_attempts=1,
+                secret=self.api_key,
+            )
+        except UpstreamUnavailableError as error:
+            return EngineHealth(error.status, error.message)
+        except UpstreamError as error:
+            return EngineHealth(None, error.message)
+        return EngineHealth(response.status_code, f"{self._where(response)}: status {response.status_code}")
+
+    async def abort_request(self, rid: str) -> None:
+        """Make the engine give up the request that was sent with this `rid`; unknown ones are no error.
+
+        SGLang aborts every request whose rid *begins* with the one given, so an empty one would end them all.
+        """
+        if not rid:
+            raise RequestError("`rid` is empty, which would abort every request of the engine", param="rid")
+        await self.request_bytes("POST", "/abort_request", orjson.dumps({"rid": rid}))
+
+    async def request_bytes(self, method: str, path: str, content: bytes | None = None) -> bytes:
+        """Send an encoded JSON body to `path` under the root and return the raw body of a success.
+
+        The seam for callers that must not turn long id lists into Python objects.
+        """
+        return self._check(await self._send(method, path, content)).content
+
+    async def _call(self, method: str, path: str, body: JSONObject | None = None) -> JSONObject:
+        content = None if body is None else _encode(body)
+        return self._decode(self._check(await self._send(method, path, content)))
+
+    async def _send(self, method: str, path: str, content: bytes | None) -> httpx.Response:
+        return await self.http_pool.send(
+            method,
+            self.root + path,
+            name=self.name,
+            content=content,
+            headers=self._headers,
+            secret=self.api_key,
+        )
+
+    def _check(self, response: httpx.Response) -> httpx.Response:
+        """Return a success, raise UpstreamStatusError for anything else."""
+        if response.is_success:
+            return response
+        raise status_error(response, where=self._where(response), secret=self.api_key)
+
+    def _decode(self, response: httpx.Response) -> JSONObject:
+        """Return the JSON object in a success; say what came instead, but never what was in it."""
+        content = response.content
+        try:
+            value: object = orjson.loads(content)
+        except orjson.JSONDecodeError as error:
+            found = (
+                f"{len(content)} bytes that are not JSON from byte {error.pos} on"
+                if content
+                else "an empty body"
+            )
+        else:
+            if isinstance(value, dict):
+                return cast("JSONObject", value)
+            found = f"a JSON {type(value).__name__}"
+        raise UpstreamContractError(
+            f"{self._where(response)} answered with status {response.status_code} and {found} "
+            f"(Content-Type: {response.headers.get('content-type', 'none')}) where one JSON object was "
+            "expected; does `base_url` lead to the engine?"
+        )
+
+    def _where(self, response: httpx.Response) -> str:
+        return describe(response.request.method, response.request.url, self.name)
+
+
+def _encode(body: Mapping[str, object]) -> bytes:
+    try:
+        return orjson.dumps(body)
+    except TypeError as error:  # orjson.JSONEncodeError is one; its words name types, not values
+        raise RequestError(f"The request body cannot be written as JSON: {error}") from error
+
+
+def _merge_headers(default_headers: Mapping[str, str], api_key: str, name: str) -> dict[str, str]:
+    """Lay the headers of every call over `default_headers`; without a key no Authorization is invented."""
+    if not api_key.isascii() or any(ord(char) < 0x21 or ord(char) == 0x7F for char in api_key):
+        raise ConfigError(
+            f"{name}: `api_key` has a space, a line break or a character outside ASCII and cannot be sent",
+            param="api_key",
+        )
+    headers = {key.lower(): value for key, value in default_headers.items()}
+    # Decompressing 600 kB of ids costs more than sending them plain.
+    headers |= {
+        "content-type": "application/json",
+        "accept": "application/json",
+        "accept-encoding": "identity",
+    }
+    if api_key:
+        headers["authorization"] = f"Bearer {api_key}"
+    return headers
+
+
+def _root_of(base_url: str, name: str) -> str:
+    """Return `base_url` without trailing slashes and without a trailing "/v1"."""
+    try:
+        url = httpx.URL(base_url)
+    except (httpx.InvalidURL, TypeError) as error:
+        raise _bad_base_url(name, "is not a URL") from error
+    if url.scheme not in {"http", "https"} or not url.host:
+        raise _bad_base_url(name, "is not an http:// or https:// URL with a host")
+    if url.userinfo or url.query or url.fragment:
+        raise _bad_base_url(name, "has credentials, a query or a fragment; the key belongs in `api_key`")
+    return base_url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def _bad_base_url(name: str, problem: str) -> ConfigError:
+    # The value is not repeated: it may hold credentials.
+    return ConfigError(
+        f"{name}: `base_url` {problem}; expected something like http://host:30000/v1", param="base_url"
+    )
+
+
+def _without_secrets(value: object) -> object:
+    """Drop the settings that are keys, wherever SGLang repeats them."""
+    if isinstance(value, dict):
+        return {key: _without_secrets(item) for key, item in value.items() if key not in _SECRET_SETTINGS}
+    if isinstance(value, list):
+        return [_without_secrets(item) for item in value]
+    return value
