@@ -23,8 +23,8 @@ MAX_MESSAGE_CHARS = 500
 
 _MEANING = {
     "connect": "no connection could be made",
-    "connect_timeout": "no connection was there in time (`http_client.connect_timeout`, `http_client.pool_timeout`)",
-    "pool_timeout": "no connection was free in time (`http_client.pool_timeout`, `http_client.max_connections`)",
+    "connect_timeout": "no connection in time (`http_client.connect_timeout`, `http_client.pool_timeout`)",
+    "pool_timeout": "no free connection in time (`http_client.pool_timeout`, `http_client.max_connections`)",
     "disconnected": "the connection closed before an answer came",
     "stale_connection": "idle connections had been closed by the server (`http_client.keepalive_expiry`)",
     "certificate": "the TLS certificate is not accepted (SSL_CERT_FILE names a bundle of trusted ones)",

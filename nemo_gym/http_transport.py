@@ -50,8 +50,9 @@ class SocketTransport(httpx.AsyncBaseTransport):
     """Sends over real sockets and raises httpx's exceptions with httpcore's meaning.
 
     Invariant: an exception that leaves `handle_async_request` tells by its class whether a byte of a response
-    had arrived. httpx-aiohttp 0.2 calls a server that hung up a ConnectTimeout, and lets a malformed response
-    escape as an aiohttp error."""
+    had arrived. httpx-aiohttp 0.2 calls a refused connection and a server that hung up both a ConnectTimeout,
+    and lets a malformed response escape as an aiohttp error.
+    """
 
     def __init__(self, *, max_connections: int | None, keepalive_expiry: float) -> None:
         self._max_connections = max_connections
@@ -140,8 +141,10 @@ def _translate(error: httpx.TransportError, *, reused: bool) -> httpx.TransportE
     """Give `error` the class that httpcore would have given it, judged by aiohttp's own exception
     underneath."""
     cause = error.__cause__
-    if isinstance(cause, aiohttp.ServerTimeoutError | aiohttp.ClientConnectorError):
+    if isinstance(cause, aiohttp.ServerTimeoutError):
         return error
+    if isinstance(cause, aiohttp.ClientConnectorError):
+        return httpx.ConnectError(cause.os_error.strerror or str(cause.os_error))
     if isinstance(cause, aiohttp.ServerDisconnectedError) and not isinstance(cause.message, str):
         # aiohttp hands over the head it had begun to parse: the engine was already answering.
         return httpx.RemoteProtocolError("The connection closed inside the response head.")

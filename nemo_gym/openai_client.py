@@ -19,8 +19,8 @@ from nemo_gym.errors import (
     UpstreamError,
     UpstreamUnavailableError,
 )
-from nemo_gym.http_errors import status_error
-from nemo_gym.http_pool import HTTPPool, describe
+from nemo_gym.http_errors import describe, status_error
+from nemo_gym.http_pool import HTTPPool
 
 JSONObject: TypeAlias = dict[str, object]
 
