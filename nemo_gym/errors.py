@@ -6,6 +6,7 @@
     │   └── RequestTooLargeError                413  the body is over `max_request_bytes`
     └── UpstreamError                           500  the engine's side
         ├── UpstreamStatusError                 its status if 4xx, else 500; the engine's own message
+        │   └── ContextOverflowError            400  the prompt does not fit into the context window
         ├── UpstreamUnavailableError            503  after bounded retries; only what can pass with time
         ├── UpstreamContractError               500  answered 200, but the answer cannot be used
         └── GenerationAbortedError              503  finish_reason "abort": never a turn
@@ -91,11 +92,21 @@ class UpstreamStatusError(UpstreamError):
         self.status_code = status if 400 <= status < 500 else 500
 
 
+class ContextOverflowError(UpstreamStatusError):
+    """The prompt does not fit into the engine's context window. Nothing was cut and nothing was sampled."""
+
+    type = "invalid_request_error"
+
+    def __init__(self, message: str, *, response_content: bytes = b"") -> None:
+        super().__init__(message, status=400, response_content=response_content, code="context_length_exceeded")
+
+
 class UpstreamUnavailableError(UpstreamError):
     """The engine could not be reached, or said that it is busy, for as long as the retries lasted.
 
     `status` is the last status seen (None when there was no answer at all), `response_content` its body.
-    `retry_after` is what the engine asked for, in seconds.
+    `retry_after` is what the engine asked for, in seconds. `unreachable` is true when no connection could be made or
+    kept, so that another replica may serve the request without its being served twice.
     """
 
     status_code = 503
@@ -108,11 +119,13 @@ class UpstreamUnavailableError(UpstreamError):
         status: int | None = None,
         response_content: bytes = b"",
         retry_after: float | None = None,
+        unreachable: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.response_content = response_content
         self.retry_after = retry_after
+        self.unreachable = unreachable
 
 
 class UpstreamContractError(UpstreamError):

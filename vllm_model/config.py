@@ -1,0 +1,62 @@
+"""The settings of a vLLM-style model server. Attribute docstrings are the source of docs/configuration.md."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig
+from nemo_gym.http_pool import HTTPClientConfig
+
+
+class VLLMModelConfig(BaseResponsesAPIModelConfig):
+    base_url: list[str] = Field(min_length=1)
+    """URL of the engine, with or without `/v1`; or a list of replicas. A session stays with one replica while it answers."""
+
+    api_key: str
+    """Bearer token for the engine. Any text for an engine that asks for none."""
+
+    model: str
+    """Model name; replaces the caller's `model` on every outgoing call."""
+
+    return_token_id_information: bool
+    """Ask the engine for token ids and logprobs, and attach them to every turn. Required for training."""
+
+    uses_reasoning_parser: bool
+    """The engine splits reasoning from the answer. Wraps it into `<think>` on the way out and back on the way in."""
+
+    uses_interleaved_reasoning: bool = True
+    """Send the reasoning of earlier turns back to the engine; false removes it from the history."""
+
+    replace_developer_role_with_system: bool = False
+    """Send messages of the role `developer` as `system`, for chat templates that do not know the role."""
+
+    sequential_reasoning_allowed: bool = True
+    """False: a conversation that ends in an empty assistant turn is answered with an empty turn, without the engine."""
+
+    is_responses_native: bool = False
+    """Forward `/v1/responses` to the engine's own Responses API. Excludes `return_token_id_information`."""
+
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Arguments of the chat template for every request; a request's own values win, key by key."""
+
+    extra_body: dict[str, Any] | None = None
+    """Fields for every outgoing body, under the request's own: a field that the request sets wins, a null does not."""
+
+    default_headers: dict[str, str] = Field(default_factory=dict)
+    """Headers of every call to the engine."""
+
+    audio_root: str | None = None
+    """Folder that relative `metadata.audio_path` values start from."""
+
+    on_context_overflow: Literal["length", "error"] = "length"
+    """A prompt that does not fit ends the turn with finish_reason `length` (`length`) or is a 400 (`error`)."""
+
+    http_client: HTTPClientConfig = Field(default_factory=HTTPClientConfig)
+    """Connections to the engine: timeouts, pool and retries."""
+
+    @field_validator("base_url", mode="before")
+    @classmethod
+    def _one_url_is_a_list(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value

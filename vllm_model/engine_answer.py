@@ -1,0 +1,41 @@
+"""The outline of an engine's chat answer: what must be there before any field of it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar, cast
+
+from pydantic import BaseModel, ValidationError
+
+from nemo_gym.errors import UpstreamContractError
+from vllm_model.chat_body import Body, Message
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def choices_of(completion: Mapping[str, object], server: str) -> list[Body]:
+    """The choices, at least one, each with a message. Raises UpstreamContractError."""
+    choices = completion.get("choices")
+    if not isinstance(choices, list) or not choices:
+        came = f"{len(choices)} choices" if isinstance(choices, list) else type(choices).__name__
+        raise UpstreamContractError(f"{server}: expected the engine's answer to have a list of choices, got {came}")
+    for index, choice in enumerate(choices):
+        if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
+            raise UpstreamContractError(f"{server}: choices[{index}] of the engine's answer has no message")
+    return choices
+
+
+def message_of(choice: Body) -> Message:
+    """The message of a choice that `choices_of` let pass."""
+    return cast("Message", choice["message"])
+
+
+def validated(model: type[Model], answer: Mapping[str, object], server: str) -> Model:
+    """The answer as `model`. Raises UpstreamContractError that names the fields at fault, never their values."""
+    try:
+        return model.model_validate(answer)
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_input=False, include_url=False)]
+        raise UpstreamContractError(
+            f"{server}: the engine's answer is no {model.__name__}: {'; '.join(problems[:5])}"
+        ) from error
