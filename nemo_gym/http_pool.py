@@ -20,9 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from nemo_gym.http_errors import broken_off_error, describe, transport_error, unavailable_error
 from nemo_gym.http_retry import (
     RETRY_STATUSES,
-    RetryObserver,
+    EventCounter,
     RetryPolicy,
-    SilentObserver,
     TransportFailure,
     classify,
     parse_retry_after,
@@ -32,8 +31,7 @@ from nemo_gym.http_transport import SocketTransport
 logger = logging.getLogger(__name__)
 
 MAX_STALE_RESENDS = 3
-"""How many kept-alive connections in a row may turn out dead before a call starts to pay with its
-attempts."""
+"""How many kept-alive connections in a row may turn out dead before that uses up an attempt."""
 
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -109,20 +107,21 @@ class HTTPPool:
     Invariants: no cookie is ever stored, so sessions cannot mix; no redirect is followed; the environment's
     proxies and netrc are not read, because a proxy meant for the internet must not see prompts that go to the
     engine next door. After `aclose()` the next call opens a new client; so does a call from another event
-    loop. An injected `transport` is borrowed: it is never closed here."""
+    loop. An injected `transport` is borrowed: it is never closed here. `observer` counts attempts, retries
+    and failures."""
 
     def __init__(
         self,
         config: HTTPClientConfig = HTTPClientConfig(),  # noqa: B008 - frozen
         *,
         transport: httpx.AsyncBaseTransport | None = None,
-        observer: RetryObserver | None = None,
+        observer: EventCounter | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self.config = config
         self._transport = transport
-        self._observer = SilentObserver() if observer is None else observer
+        self._observer = observer
         self._sleep = sleep
         self._jitter = jitter
         self._policy = config.retry_policy()
@@ -169,12 +168,12 @@ class HTTPPool:
         max_attempts: int | None = None,
         secret: str = "",
     ) -> httpx.Response:
-        """Return the answer to one request, its body read, whatever its status; repeat what can pass with
-        time.
+        """Return the answer to one request, its body read, whatever its status; repeat what can pass.
 
         Raises UpstreamUnavailableError when the last attempt failed in a way that another might not,
         UpstreamContractError when an answer broke off, UpstreamError (500) for the rest. `name` is the
-        caller's, for messages; `secret` must not appear in them."""
+        caller's, for messages; `secret` must not appear in them.
+        """
         where = describe(method, httpx.URL(url), name)
         call = _Call(method, httpx.URL(url), where, content, dict(headers or {}), timeout or self._timeout)
         limit = max_attempts or self._policy.max_attempts
@@ -184,15 +183,15 @@ class HTTPPool:
             outcome = await self._attempt(call)
             if isinstance(outcome, httpx.Response) and outcome.status_code not in self._policy.statuses:
                 if outcome.is_error:
-                    self._observer.on_failure(call.path, _reason(outcome))
+                    self._count(f"http_failure_{_reason(outcome)}")
                 return outcome
             reason, retry_after = _reason(outcome), _retry_after(outcome)
             if attempt >= limit:
-                self._observer.on_failure(call.path, reason)
+                self._count(f"http_failure_{reason}")
                 raise unavailable_error(outcome, where, attempt, retry_after=retry_after, secret=secret)
             delay = self._policy.delay(attempt, jitter=self._jitter(), retry_after=retry_after)
             logger.info("%s: %s in attempt %d of %d, next in %.2f s", where, reason, attempt, limit, delay)
-            self._observer.on_retry(call.path, reason, delay)
+            self._count(f"http_retry_{reason}")
             await self._sleep(delay)
 
     async def _attempt(self, call: _Call) -> httpx.Response | TransportFailure:
@@ -201,12 +200,12 @@ class HTTPPool:
             outcome = await self._exchange(call)
             if not (isinstance(outcome, TransportFailure) and outcome.stale):
                 return outcome
-            self._observer.on_retry(call.path, outcome.reason, 0.0)
+            self._count(f"http_retry_{outcome.reason}")
         return await self._exchange(call)
 
     async def _exchange(self, call: _Call) -> httpx.Response | TransportFailure:
         """Send once. Returns an answer, or a failure that time may mend; raises for any other."""
-        self._observer.on_attempt(call.path)
+        self._count("http_attempt")
         request = self.client.build_request(
             call.method, call.url, content=call.content, headers=call.headers, timeout=call.timeout
         )
@@ -216,18 +215,22 @@ class HTTPPool:
             failure = classify(error)
             if failure.transient:
                 return failure
-            self._observer.on_failure(call.path, failure.reason)
+            self._count(f"http_failure_{failure.reason}")
             raise transport_error(failure, call.where) from error
         try:
             await response.aread()
         except httpx.RequestError as error:
             if response.is_success:
-                self._observer.on_failure(call.path, "broken_off")
+                self._count("http_failure_broken_off")
                 raise broken_off_error(response, call.where, error) from error
             return _without_body(response)
         finally:
             await response.aclose()
         return response
+
+    def _count(self, event: str) -> None:
+        if self._observer is not None:
+            self._observer.count(event)
 
     def _open(self) -> httpx.AsyncClient:
         transport: httpx.AsyncBaseTransport
@@ -272,10 +275,6 @@ class _Call:
     content: bytes | None
     headers: dict[str, str]
     timeout: httpx.Timeout
-
-    @property
-    def path(self) -> str:
-        return self.url.path
 
 
 def _reason(outcome: httpx.Response | TransportFailure) -> str:

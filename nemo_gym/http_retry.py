@@ -28,28 +28,13 @@ class StaleConnectionError(httpx.RemoteProtocolError):
     """A kept-alive connection was closed by the server while it lay idle; the request was never looked at."""
 
 
-class RetryObserver(Protocol):
-    """Is told what happens to calls, so that a server can count it. `path` is the URL path, `reason` a short
-    label."""
+class EventCounter(Protocol):
+    """Counts what happens to calls: `http_attempt`, `http_retry_<reason>`, `http_failure_<reason>`.
 
-    def on_attempt(self, path: str) -> None: ...
+    A reason is one of `classify`, "broken_off", or a status, so the names are few.
+    """
 
-    def on_retry(self, path: str, reason: str, delay: float) -> None: ...
-
-    def on_failure(self, path: str, reason: str) -> None: ...
-
-
-class SilentObserver:
-    """Counts nothing."""
-
-    def on_attempt(self, path: str) -> None:
-        """A request is about to be sent."""
-
-    def on_retry(self, path: str, reason: str, delay: float) -> None:
-        """The request will be sent again in `delay` seconds."""
-
-    def on_failure(self, path: str, reason: str) -> None:
-        """The call is over without a usable answer."""
+    def count(self, event: str, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ inside it, nor what a token is."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 import httpx
@@ -16,8 +15,6 @@ from nemo_gym.errors import (
     ConfigError,
     RequestError,
     UpstreamContractError,
-    UpstreamError,
-    UpstreamUnavailableError,
 )
 from nemo_gym.http_errors import describe, status_error
 from nemo_gym.http_pool import HTTPPool
@@ -28,18 +25,6 @@ HEALTH_TIMEOUT = 25.0
 """SGLang 0.5.13 answers /health by generating one token and gives itself 20 s for it."""
 
 _SECRET_SETTINGS = frozenset({"api_key", "admin_api_key", "ssl_keyfile_password"})
-
-
-@dataclass(frozen=True, slots=True)
-class EngineHealth:
-    """The answer to one health probe; true when the engine can serve. `status` is None when nothing
-    answered."""
-
-    status: int | None
-    reason: str
-
-    def __bool__(self) -> bool:
-        return self.status == httpx.codes.OK
 
 
 class NeMoGymAsyncOpenAI:
@@ -110,23 +95,11 @@ class NeMoGymAsyncOpenAI:
         info = self._decode(self._check(response))
         return cast("JSONObject", _without_secrets(info))
 
-    async def get_health(self, *, timeout: float = HEALTH_TIMEOUT) -> EngineHealth:  # noqa: ASYNC109 - httpx's, not ours
-        """Ask once whether the engine can serve; never raises for an engine that cannot."""
-        try:
-            response = await self.http_pool.send(
-                "GET",
-                f"{self.root}/health",
-                name=self.name,
-                headers=self._headers,
-                timeout=httpx.Timeout(timeout),
-                max_attempts=1,
-                secret=self.api_key,
-            )
-        except UpstreamUnavailableError as error:
-            return EngineHealth(error.status, error.message)
-        except UpstreamError as error:
-            return EngineHealth(None, error.message)
-        return EngineHealth(response.status_code, f"{self._where(response)}: status {response.status_code}")
+    async def get_health(self, *, timeout: float = HEALTH_TIMEOUT) -> int:  # noqa: ASYNC109 - as httpx has it
+        """Ask once whether the engine can serve and return the success status; raises UpstreamError when it
+        cannot."""
+        response = await self._send("GET", "/health", None, timeout=httpx.Timeout(timeout), max_attempts=1)
+        return self._check(response).status_code
 
     async def abort_request(self, rid: str) -> None:
         """Make the engine give up the request that was sent with this `rid`; unknown ones are no error.
@@ -148,13 +121,23 @@ class NeMoGymAsyncOpenAI:
         content = None if body is None else _encode(body)
         return self._decode(self._check(await self._send(method, path, content)))
 
-    async def _send(self, method: str, path: str, content: bytes | None) -> httpx.Response:
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        content: bytes | None,
+        *,
+        timeout: httpx.Timeout | None = None,  # noqa: ASYNC109 - enforced by the transport
+        max_attempts: int | None = None,
+    ) -> httpx.Response:
         return await self.http_pool.send(
             method,
             self.root + path,
             name=self.name,
             content=content,
             headers=self._headers,
+            timeout=timeout,
+            max_attempts=max_attempts,
             secret=self.api_key,
         )
 
