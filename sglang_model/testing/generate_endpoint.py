@@ -1,0 +1,149 @@
+"""POST or PUT /generate: one prompt or a batch, token ids in and out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sglang_model.testing.chat_endpoint import is_json, schema_error
+from sglang_model.testing.exchange import Answer, Exchange
+from sglang_model.testing.generation import Sample
+from sglang_model.testing.sampling import (
+    SamplingParams,
+    ServerFaultError,
+    TypedParamError,
+    WireValueError,
+    sampling_params_from_wire,
+)
+from sglang_model.testing.state import EngineState, no_hidden_states, no_lora
+from sglang_model.testing.wire_shapes import Json, native_error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """The top-level fields of the body that shape the answer."""
+
+    logprobs: bool
+    top_logprobs: int
+    with_text: bool
+    logprob_start: int
+    prompt_ids: bool
+
+
+async def answer_generate(state: EngineState, exchange: Exchange) -> Answer:
+    """One generation, or a list of them for a batch, a batch of one, or n > 1."""
+    body = exchange.body
+    if not is_json(exchange) or not isinstance(body, dict):
+        return _not_an_object(body)
+    try:
+        return await _answer(state, exchange, body)
+    except WireValueError as error:
+        return Answer(native_error(error.message), 400)
+    except TypedParamError as error:
+        return Answer({"error": str(error)}, 400)
+    except ServerFaultError:
+        return Answer("Internal Server Error", 500)
+
+
+async def _answer(state: EngineState, exchange: Exchange, body: Mapping[str, object]) -> Answer:
+    if body.get("stream"):
+        raise WireValueError("The embedded engine does not stream: send stream=false.")
+    prompts, is_batch = _prompts(state, body)
+    _refuse(state, body)
+    raw = body.get("sampling_params")
+    per_prompt = raw if isinstance(raw, list) else [raw] * len(prompts)
+    params = [sampling_params_from_wire(item, state.version) for item in per_prompt]
+    rids = _rids(body.get("rid"), len(prompts))
+    jobs = zip(prompts, params, rids, strict=True)
+    groups = await _gather(state, exchange, list(jobs), body)
+    options = _options(state, body)
+    items = [_item(state, sample, options) for group in groups for sample in group]
+    return Answer(items if is_batch or params[0].n > 1 else items[0])
+
+
+async def _gather(
+    state: EngineState,
+    exchange: Exchange,
+    jobs: list[tuple[list[int], SamplingParams, str | None]],
+    body: Mapping[str, object],
+) -> list[list[Sample]]:
+    """All prompts at once; the first that is refused refuses the batch."""
+    start = body.get("logprob_start_len")
+    for prompt, _, _ in jobs:
+        if body.get("return_logprob") and isinstance(start, int) and start > len(prompt):
+            raise WireValueError(
+                f"req.logprob_start_len={start} is higher than the number of input tokens "
+                f"len(req.origin_input_ids)={len(prompt)}. Please use a smaller logprob_start_len."
+            )
+    runs = (state.generate(exchange, prompt, params, rid) for prompt, params, rid in jobs)
+    return list(await asyncio.gather(*runs))
+
+
+def _prompts(state: EngineState, body: Mapping[str, object]) -> tuple[list[list[int]], bool]:
+    """The prompts as ids, and whether the client sent a batch. Ids win over text, as in SGLang."""
+    ids, text = body.get("input_ids"), body.get("text")
+    if isinstance(ids, list):
+        if ids and isinstance(ids[0], list):
+            return [list(prompt) for prompt in ids], True
+        return [list(ids)], False
+    if isinstance(text, list):
+        return [state.tokenizer.encode(str(prompt)) for prompt in text], True
+    if isinstance(text, str):
+        return [state.tokenizer.encode(text)], False
+    raise WireValueError("Either text, input_ids or input_embeds should be provided.")
+
+
+def _refuse(state: EngineState, body: Mapping[str, object]) -> None:
+    session = body.get("session_params")
+    if isinstance(session, dict) and session.get("id") is not None:
+        raise WireValueError(f"Invalid request: session id {session['id']} does not exist")
+    if body.get("lora_path") is not None:
+        raise WireValueError(no_lora(str(body["lora_path"])))
+    if body.get("return_hidden_states"):
+        raise WireValueError(no_hidden_states(modes=state.version.weight_versions))
+
+
+def _rids(rid: object, count: int) -> Sequence[str | None]:
+    if isinstance(rid, list):
+        return [str(item) for item in rid]
+    if isinstance(rid, str):
+        return [rid] if count == 1 else [f"{rid}_{position}" for position in range(count)]
+    return [None] * count
+
+
+def _options(state: EngineState, body: Mapping[str, object]) -> _Options:
+    top, start = body.get("top_logprobs_num"), body.get("logprob_start_len")
+    return _Options(
+        logprobs=bool(body.get("return_logprob")),
+        top_logprobs=top if isinstance(top, int) else 0,
+        with_text=bool(body.get("return_text_in_logprobs")),
+        logprob_start=start if isinstance(start, int) else -1,
+        prompt_ids=bool(body.get("return_prompt_token_ids")) and state.version.token_fields,
+    )
+
+
+def _item(state: EngineState, sample: Sample, options: _Options) -> Json:
+    item: Json = {
+        "text": sample.text,
+        "output_ids": list(sample.token_ids),
+        "meta_info": state.meta_info.build(
+            sample,
+            logprobs=options.logprobs,
+            top_logprobs=options.top_logprobs,
+            with_text=options.with_text,
+            logprob_start=options.logprob_start,
+        ),
+    }
+    if options.prompt_ids:
+        item["prompt_token_ids"] = list(sample.echoed_prompt_ids)
+    return item
+
+
+def _not_an_object(body: object) -> Answer:
+    shown = body.encode() if isinstance(body, str) else body
+    detail = (
+        "{'type': 'dataclass_type', 'loc': ('body',), 'msg': 'Input should be a dictionary or an instance of "
+        f"GenerateReqInput', 'input': {shown!r}, 'ctx': {{'class_name': 'GenerateReqInput'}}}}"
+    )
+    return schema_error(f"1 validation error:\n  {detail} [{detail}]")
