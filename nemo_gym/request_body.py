@@ -1,0 +1,108 @@
+"""Where request bytes become Python objects. The only place, so that a faster way has one door to go through.
+
+Every way in which a body can be unusable ends here as a RequestError that names the byte, the field or the
+limit.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import orjson
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+
+from nemo_gym.errors import RequestError, RequestTooLargeError
+from nemo_gym.validation_errors import json_type_name, request_error
+
+Model = TypeVar("Model", bound=BaseModel)
+
+DEFAULT_MAX_REQUEST_BYTES: Final = 256 * 1024 * 1024
+
+_NOT_JSON: Final = (b"NaN", b"Infinity", b"-Infinity")
+
+
+class UnsupportedContentEncodingError(RequestError):
+    """The body is compressed. Bodies come from the next process; there is nothing to save."""
+
+    status_code = 415
+    code = "unsupported_content_encoding"
+
+
+async def read_model(request: Request, model_class: type[Model], *, max_request_bytes: int) -> Model:
+    """Read the body as a `model_class`. Raises RequestError, ClientDisconnect when the caller has left."""
+    return validate_object(await read_object(request, max_request_bytes=max_request_bytes), model_class)
+
+
+async def read_object(request: Request, *, max_request_bytes: int) -> dict[str, object]:
+    """Read `request`'s body as a JSON object that does not ask for a stream."""
+    body = decode_object(await read_bytes(request, max_request_bytes=max_request_bytes))
+    if body.get("stream"):
+        raise RequestError(
+            "stream: streaming is not supported, a stream carries no token ids; send false or leave it out",
+            param="stream",
+        )
+    return body
+
+
+async def read_bytes(request: Request, *, max_request_bytes: int) -> bytes:
+    """Read the whole body, but never more than `max_request_bytes` of it."""
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise UnsupportedContentEncodingError(
+            f"Content-Encoding {encoding[:40]!r} is not supported; send the body uncompressed",
+            param="Content-Encoding",
+        )
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > max_request_bytes:
+        raise _too_large(int(declared), max_request_bytes)
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > max_request_bytes:
+            raise _too_large(size, max_request_bytes)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def decode_object(raw: bytes) -> dict[str, object]:
+    """Decode `raw`, which must be one JSON object in UTF-8."""
+    if not raw.strip():
+        raise RequestError("the request body is empty, expected a JSON object")
+    try:
+        value: object = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise RequestError(_why_not_json(raw, error)) from None
+    if not isinstance(value, dict):
+        raise RequestError(f"the request body must be a JSON object, got {json_type_name(value)}")
+    return value
+
+
+def validate_object(body: dict[str, object], model_class: type[Model]) -> Model:
+    """Return `body` as a `model_class`; the RequestError names the field.
+
+    From objects, not from the bytes: on bytes pydantic tries every member of a union on the text (790 ms
+    instead of 83 for ten echoed turns of 100k ids).
+    """
+    try:
+        return model_class.model_validate(body)
+    except ValidationError as error:
+        raise request_error(error.errors(include_url=False), body) from None
+
+
+def _too_large(size: int, limit: int) -> RequestTooLargeError:
+    return RequestTooLargeError(
+        f"the request body has {size} bytes or more, max_request_bytes of the server is {limit}"
+    )
+
+
+def _why_not_json(raw: bytes, error: orjson.JSONDecodeError) -> str:
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError as undecodable:
+        return f"the request body is not UTF-8: byte {undecodable.start} of {len(raw)} ({undecodable.reason})"
+    place = f"line {error.lineno}, column {error.colno} (character {error.pos})"
+    if raw.decode("utf-8")[error.pos :].encode("utf-8").startswith(_NOT_JSON):
+        return f"the request body is not JSON: NaN and Infinity are not JSON numbers, at {place}"
+    return f"the request body is not JSON: {error.msg} at {place}"
