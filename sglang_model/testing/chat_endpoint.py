@@ -19,13 +19,14 @@ from sglang_model.testing.parsers import (
     reasons_by_default,
     split_reasoning,
 )
+from sglang_model.testing.refusals import no_hidden_states, no_lora
 from sglang_model.testing.sampling import WireValueError
-from sglang_model.testing.state import EngineState, no_hidden_states, no_lora
+from sglang_model.testing.state import EngineState
 from sglang_model.testing.wire_shapes import Json, object_error, openai_logprobs, usage, weight_spans
 
 _JSON_ONLY = (
-    "{'loc': ['header', 'content-type'], 'msg': \"Unsupported Media Type: Only 'application/json' is allowed\", "
-    "'type': 'value_error'}"
+    "{'loc': ['header', 'content-type'], "
+    "'msg': \"Unsupported Media Type: Only 'application/json' is allowed\", 'type': 'value_error'}"
 )
 
 
@@ -107,7 +108,8 @@ def _validate(state: EngineState, request: ChatRequest) -> None:
     wanted = request.max_completion_tokens or request.max_tokens or 0
     if settings.context_length_flag and not settings.allow_auto_truncate and wanted > limit:
         raise WireValueError(
-            f"max_completion_tokens is too large: {wanted}.This model supports at most {limit} completion tokens."
+            f"max_completion_tokens is too large: {wanted}."
+            f"This model supports at most {limit} completion tokens."
         )
     if request.stream:
         _refuse_stream(state, request)
@@ -138,8 +140,8 @@ def _prompt(state: EngineState, request: ChatRequest) -> Prompt:
 def render(state: EngineState, request: ChatRequest, *, generation_prompt: bool | None = None) -> Prompt:
     """The prompt of a conversation. Raises WireValueError with the template's or the JSON parser's message.
 
-    `generation_prompt` is what /tokenize was asked for, on the versions that listen: False also leaves a trailing
-    assistant message what it is.
+    `generation_prompt` is what /tokenize was asked for, on the versions that listen: False also leaves a
+    trailing assistant message what it is.
     """
     try:
         messages = messages_for_template(request.template_messages(), state.version)

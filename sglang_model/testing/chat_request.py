@@ -1,4 +1,5 @@
-"""The body of `/v1/chat/completions` as SGLang reads it: known fields typed, unknown ones dropped in silence."""
+"""The body of `/v1/chat/completions` as SGLang reads it: known fields typed, unknown ones dropped in
+silence."""
 
 from __future__ import annotations
 
@@ -41,12 +42,11 @@ class Message(_Lenient):
     @field_validator("role", mode="before")
     @classmethod
     def _known_role(cls, value: object) -> object:
-        if not isinstance(value, str):
-            raise ValueError("'role' must be a string")
-        if value.lower() not in _ROLES:
+        role = value.lower() if isinstance(value, str) else None
+        if role not in _ROLES:
             allowed = ", ".join(repr(role) for role in _ROLES[:-1])
             raise ValueError(f"'role' must be one of {allowed} (case-insensitive).")
-        return value.lower()
+        return role
 
 
 class OfferedFunction(_Lenient):

@@ -1,8 +1,9 @@
 """Renders messages into a prompt the way SGLang's chat endpoint does, template included.
 
-It copies what the server does around the template, because that is where a server-side prompt differs from a local
-one: tools go through a model (keys reordered, `strict` and `defer_loading` added), None becomes "", argument strings
-become objects, a trailing assistant message becomes the user's. It knows no HTTP and samples nothing.
+It copies what the server does around the template, because that is where a server-side prompt differs from a
+local one: tools go through a model (keys reordered, `strict` and `defer_loading` added), None becomes "",
+argument strings become objects, a trailing assistant message becomes the user's. It knows no HTTP and samples
+nothing.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ BUILTIN_TEMPLATE = """
         {{- tool | tojson + '\\n' }}
     {%- endfor %}
     {{- '</tools>\\n' }}
-    {{- 'A call is one JSON object with "name" and "arguments", written between <tool_call> and </tool_call> tags ' }}
-    {{- 'that stand on lines of their own.<|im_end|>\\n' }}
+    {{- 'A call is one JSON object with "name" and "arguments", written between <tool_call> and ' }}
+    {{- '</tool_call> tags that stand on lines of their own.<|im_end|>\\n' }}
 {%- elif has_system %}
     {{- '<|im_start|>system\\n' + text(messages[0].content) + '<|im_end|>\\n' }}
 {%- endif %}
@@ -71,7 +72,8 @@ BUILTIN_TEMPLATE = """
                 {{- '\\n' }}
             {%- endif %}
             {{- '<tool_call>\\n{"name": ' + call.function.name | tojson + ', "arguments": ' }}
-            {{- call.function.arguments if call.function.arguments is string else call.function.arguments | tojson }}
+            {%- set given = call.function.arguments %}
+            {{- given if given is string else given | tojson }}
             {{- '}\\n</tool_call>' }}
         {%- endfor %}
         {{- '<|im_end|>\\n' }}
@@ -94,12 +96,14 @@ BUILTIN_TEMPLATE = """
     {%- endif %}
 {%- endif %}
 """
-"""ChatML with Hermes tool calls. Thinking of turns before the last user message is dropped, as Qwen3's template does:
-what the server renders from the history then differs from what was sampled, which is the trap this project is about."""
+"""ChatML with Hermes tool calls. Thinking of turns before the last user message is dropped, as Qwen3's
+template does: what the server renders from the history then differs from what was sampled, which is the trap
+this project is about."""
 
 
 class ChatTemplate:
-    """A compiled template. Same environment as transformers: trimmed blocks, `tojson` without ASCII escapes."""
+    """A compiled template. Same environment as transformers: trimmed blocks, `tojson` without ASCII
+    escapes."""
 
     def __init__(self, source: str) -> None:
         environment = ImmutableSandboxedEnvironment(

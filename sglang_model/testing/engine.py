@@ -65,7 +65,8 @@ _ROUTES: tuple[tuple[str, tuple[str, ...], Endpoint], ...] = (
 
 
 class Engine:
-    """An ASGI application. Everything a test reads or changes hangs here; the wire is only ever read over HTTP."""
+    """An ASGI application. Everything a test reads or changes hangs here; the wire is only ever read over
+    HTTP."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self._state = EngineState(settings)
@@ -90,7 +91,8 @@ class Engine:
 
     @property
     def samples(self) -> list[Sample]:
-        """Every generation that ran: what was really seen and sampled, before misbehaviours touched the report."""
+        """Every generation that ran: what was really seen and sampled, before misbehaviours touched the
+        report."""
         return self._state.scheduler.samples
 
     @property
@@ -149,7 +151,8 @@ class Engine:
             return Answer(object_error(error.message, str(error.status), error.status), error.status)
 
     def _authorised(self, request: Request) -> bool:
-        """Only `Authorization: Bearer KEY` opens; /health* and /metrics* are open to all (0.5.12 .. 0.5.23)."""
+        """Only `Authorization: Bearer KEY` opens; /health* and /metrics* are open to all (0.5.12 ..
+        0.5.23)."""
         key = self.settings.api_key
         if key is None or request.url.path.startswith(("/health", "/metrics")):
             return True

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sglang_model.testing.chat_endpoint import is_json, schema_error
 from sglang_model.testing.exchange import Answer, Exchange
 from sglang_model.testing.generation import Sample
+from sglang_model.testing.refusals import no_hidden_states, no_lora
 from sglang_model.testing.sampling import (
     SamplingParams,
     ServerFaultError,
@@ -16,7 +17,7 @@ from sglang_model.testing.sampling import (
     WireValueError,
     sampling_params_from_wire,
 )
-from sglang_model.testing.state import EngineState, no_hidden_states, no_lora
+from sglang_model.testing.state import EngineState
 from sglang_model.testing.wire_shapes import Json, native_error
 
 

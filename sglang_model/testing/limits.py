@@ -1,4 +1,5 @@
-"""How long a prompt and its generation may be: the three refusals, the clamps and the two truncations of SGLang.
+"""How long a prompt and its generation may be: the three refusals, the clamps and the two truncations of
+SGLang.
 
 The context window C leaves C - 6 tokens for the prompt (0.5.12 .. 0.5.23). Pure.
 """
@@ -36,23 +37,25 @@ def max_input_length(settings: EngineSettings) -> int:
 
 
 def fit(prompt_ids: Sequence[int], max_new_tokens: int | None, settings: EngineSettings) -> Window:
-    """The window of one request. Raises WireValueError with one of SGLang's three wordings when it does not fit."""
+    """The window of one request. Raises WireValueError with one of SGLang's three wordings when it does not
+    fit."""
     context = settings.context_length
     echoed = list(prompt_ids)
     wanted = max_new_tokens
     if len(echoed) >= context:
         if not settings.allow_auto_truncate:
             raise WireValueError(
-                f"The input ({len(echoed)} tokens) is longer than the model's context length ({context} tokens)."
+                f"The input ({len(echoed)} tokens) is longer than the model's context length "
+                f"({context} tokens)."
             )
         echoed = echoed[:context]
     if wanted is not None and wanted + len(echoed) > context:
         if not settings.allow_auto_truncate:
             raise WireValueError(
                 f"Requested token count exceeds the model's maximum context length of {context} tokens. "
-                f"You requested a total of {wanted + len(echoed)} tokens: {len(echoed)} tokens from the input "
-                f"messages and {wanted} tokens for the completion. Please reduce the number of tokens in the "
-                "input messages or the completion to fit within the limit."
+                f"You requested a total of {wanted + len(echoed)} tokens: {len(echoed)} tokens from the "
+                f"input messages and {wanted} tokens for the completion. Please reduce the number of tokens "
+                "in the input messages or the completion to fit within the limit."
             )
         wanted = max(0, context - len(echoed))
     limit = max_input_length(settings)

@@ -1,8 +1,9 @@
 """The vocabulary in which a test tells the engine what to do wrong.
 
 One `Misbehaviour` says one thing that goes wrong, on a rule (`Rule.misbehave`), on the settings
-(`EngineSettings.misbehave`) or at run time (`engine.misbehaviours`). Everything it does not mention stays right: an
-engine that lies about one field lies about that field only. This module changes JSON and knows no HTTP.
+(`EngineSettings.misbehave`) or at run time (`engine.misbehaviours`). Everything it does not mention stays
+right: an engine that lies about one field lies about that field only. This module changes JSON and knows no
+HTTP.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 
 class Abort(BaseModel):
-    """How SGLang gives a generation up. `status_code` None is the plain form: HTTP 200 with what was sampled so far."""
+    """How SGLang gives a generation up. `status_code` None is the plain form: HTTP 200 with what was sampled
+    so far."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
 
@@ -44,7 +46,8 @@ class Misbehaviour(BaseModel):
     gate: str | None = None
     """Hold the request until `engine.gate(name).open()`."""
     after_tokens: int | None = Field(default=None, ge=0)
-    """Where `delay`, `gate` and `abort` apply: None is in the waiting queue, n is running, after n sampled tokens."""
+    """Where `delay`, `gate` and `abort` apply: None is in the waiting queue, n is running, after n sampled
+    tokens."""
     abort: Abort | None = None
     """Give the generation up, at the point that `after_tokens` names and after the hold."""
     phantom: bool = False
@@ -55,11 +58,13 @@ class Misbehaviour(BaseModel):
     sampled_id: JsonValue = None
     """When set, also to null: the last sampled id is reported as this, wherever it is reported."""
     logprob: JsonValue = None
-    """When set, also to null: the last logprob is reported as this. NaN is written as NaN, which is not JSON."""
+    """When set, also to null: the last logprob is reported as this. NaN is written as NaN, which is not
+    JSON."""
     wrong_echo: bool = False
     """The last echoed prompt id is off by one."""
     delete: tuple[str, ...] = ()
-    """Paths to remove from the answer: `choices.*.meta_info`, `meta_info.prompt_tokens`, `choices.0.logprobs`."""
+    """Paths to remove from the answer: `choices.*.meta_info`, `meta_info.prompt_tokens`,
+    `choices.0.logprobs`."""
     replace: dict[str, JsonValue] = Field(default_factory=dict)
     """Paths to overwrite or add."""
     as_list: bool = False
@@ -112,7 +117,8 @@ class Misbehaviour(BaseModel):
 
 
 def _generations(payload: object) -> list[dict[str, object]]:
-    """The parts of an answer that hold one generation each: chat's choices, or `/generate`'s object or list."""
+    """The parts of an answer that hold one generation each: chat's choices, or `/generate`'s object or
+    list."""
     found = payload.get("choices", payload) if isinstance(payload, dict) else payload
     items = found if isinstance(found, list) else [found]
     return [item for item in items if isinstance(item, dict)]

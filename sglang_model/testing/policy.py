@@ -1,7 +1,7 @@
 """What the model "says": scripted rules first, a seeded pseudo-random sampler otherwise.
 
-Pure and deterministic. A logprob is a function of everything before the token: the same sequence always scores the
-same, and one changed, dropped or added prompt id changes every logprob after it.
+Pure and deterministic. A logprob is a function of everything before the token: the same sequence always
+scores the same, and one changed, dropped or added prompt id changes every logprob after it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ _EOS_CHANCE = 12
 class Rule(BaseModel):
     """One line of the script: when the prompt matches, the model samples exactly this.
 
-    Rules are tried in order and the first match wins. With neither `reply` nor `ids` the sampler speaks, which is
-    for rules that only misbehave.
+    Rules are tried in order and the first match wins. With neither `reply` nor `ids` the sampler speaks,
+    which is for rules that only misbehave.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
 
     when: str = ""
-    """Regex, searched in the decoded prompt with its special tokens; `.` matches newlines. Empty matches all."""
+    """Regex, searched in the decoded prompt with its special tokens; `.` matches newlines. Empty matches
+    all."""
     reply: str | None = None
     """The text that is sampled, in the tokenizer's canonical encoding."""
     ids: tuple[int, ...] | None = None
@@ -76,7 +77,8 @@ class Context:
 
 
 class Policy:
-    """Chooses the next token. Holds the rules, which a test may change at any time, and how often each was used."""
+    """Chooses the next token. Holds the rules, which a test may change at any time, and how often each was
+    used."""
 
     def __init__(self, rules: Iterable[Rule], tokenizer: EngineTokenizer, seed: int) -> None:
         self.rules: list[Rule] = list(rules)
@@ -126,7 +128,8 @@ class Policy:
         return self._ordinary[(roll >> 8) % len(self._ordinary)]
 
     def _salt(self, params: SamplingParams, choice: int) -> tuple[int, ...]:
-        """Greedy sampling sees the context alone; otherwise the seed and the distribution's parameters count."""
+        """Greedy sampling sees the context alone; otherwise the seed and the distribution's parameters
+        count."""
         if params.temperature == 0 or params.top_k == 1:
             return (self._seed,)
         seed = params.sampling_seed if params.sampling_seed is not None else self._seed

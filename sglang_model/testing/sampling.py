@@ -1,7 +1,8 @@
 """`sampling_params` as SGLang reads them: defaults, types, bounds, and the errors of each version.
 
-Pure: no HTTP and no tokenizer. `WireValueError` is a plain 400 whose body the endpoint shapes; `TypedParamError` is
-the 400 with a string error of 0.5.23; `ServerFaultError` is the plain-text 500 of the older versions.
+Pure: no HTTP and no tokenizer. `WireValueError` is a plain 400 whose body the endpoint shapes;
+`TypedParamError` is the 400 with a string error of 0.5.23; `ServerFaultError` is the plain-text 500 of the
+older versions.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ class AbortStatusError(Exception):
 
 
 class EngineState:
-    """Invariant: `requests` and `samples` only grow; nothing that was asked or sampled is forgotten or changed."""
+    """Invariant: `requests` and `samples` only grow; nothing that was asked or sampled is forgotten or
+    changed."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
@@ -65,8 +66,9 @@ class EngineState:
     ) -> list[Sample]:
         """The `params.n` samples of one prompt.
 
-        Raises WireValueError for what SGLang refuses with 400, AbortStatusError for an abort with another status,
-        InsteadError when a misbehaviour answers, ConnectionDroppedError for a negative id, which kills SGLang.
+        Raises WireValueError for what SGLang refuses with 400, AbortStatusError for an abort with another
+        status, InsteadError when a misbehaviour answers, ConnectionDroppedError for a negative id, which
+        kills SGLang.
         """
         if not prompt_ids:
             raise WireValueError("input_ids cannot be empty.")
@@ -120,24 +122,3 @@ def _load_template(settings: EngineSettings) -> ChatTemplate:
         if found is not None:
             return found
     return ChatTemplate(BUILTIN_TEMPLATE)
-
-
-def no_lora(adapter: str) -> str:
-    """SGLang's refusal of an adapter when LoRA is off."""
-    return (
-        f"LoRA adapter '{adapter}' was requested, but LoRA is not enabled. Please launch the server with "
-        "--enable-lora flag and preload adapters using --lora-paths or /load_lora_adapter endpoint."
-    )
-
-
-def no_hidden_states(*, modes: bool) -> str:
-    """SGLang's refusal of hidden states; 0.5.23 has `modes`."""
-    if modes:
-        return (
-            "The server is not configured to return hidden states. Please set `--return-hidden-states-mode last`, "
-            "`--return-hidden-states-mode full`, or the legacy `--enable-return-hidden-states` flag."
-        )
-    return (
-        "The server is not configured to return the hidden states. Please set `--enable-return-hidden-states` "
-        "to enable this feature."
-    )

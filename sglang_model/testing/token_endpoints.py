@@ -1,4 +1,5 @@
-"""/tokenize, /detokenize, /parse_function_call and /separate_reasoning: the server's parts, offered one by one."""
+"""/tokenize, /detokenize, /parse_function_call and /separate_reasoning: the server's parts, offered one by
+one."""
 
 from __future__ import annotations
 
@@ -85,7 +86,8 @@ async def answer_parse_function_call(state: EngineState, exchange: Exchange) -> 
 
 
 async def answer_separate_reasoning(state: EngineState, exchange: Exchange) -> Answer:
-    """The reasoning parser of the chat endpoint, by name, on any text; qwen3 does not force reasoning here."""
+    """The reasoning parser of the chat endpoint, by name, on any text; qwen3 does not force reasoning
+    here."""
     body = exchange.body if isinstance(exchange.body, dict) else {}
     parser = str(body.get("reasoning_parser"))
     if not knows_reasoning_parser(parser):

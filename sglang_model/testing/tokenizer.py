@@ -1,8 +1,8 @@
 """A real, small byte-level BPE tokenizer, built in code; or any other one, read from a folder.
 
-It exists so that tests and the demo tokenise for real without downloading anything: words merge, special tokens are
-single ids, and text has more than one encoding, so a re-encoded history can differ from what was sampled. It knows
-nothing of chat templates or HTTP.
+It exists so that tests and the demo tokenise for real without downloading anything: words merge, special
+tokens are single ids, and text has more than one encoding, so a re-encoded history can differ from what was
+sampled. It knows nothing of chat templates or HTTP.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ MARKUP_TOKENS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_respo
 _PIECES = (
     r"'(?:s|t|re|ve|m|ll|d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""Splits as the Qwen family does: punctuation takes the newline after it along, which is where seams appear."""
+"""Splits as the Qwen family does: punctuation takes the newline after it along, which is where seams
+appear."""
 
 _CORPUS = """
 You are a helpful assistant. You can call functions to answer the question of the user, one or more.
@@ -62,7 +63,8 @@ _VOCABULARY_SIZE = 2000
 
 
 class EngineTokenizer:
-    """Wraps a `tokenizers.Tokenizer`. Invariant: nothing is ever added that was not in the text, no BOS and no EOS."""
+    """Wraps a `tokenizers.Tokenizer`. Invariant: nothing is ever added that was not in the text, no BOS and
+    no EOS."""
 
     def __init__(self, backend: Tokenizer, *, eos_token: str, model_max_length: int = 131072) -> None:
         eos_id = backend.token_to_id(eos_token)
@@ -104,7 +106,8 @@ class EngineTokenizer:
         return ids
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        """Ids that no token has, negative ones included, decode to nothing: SGLang does not check prompt ids."""
+        """Ids that no token has, negative ones included, decode to nothing: SGLang does not check prompt
+        ids."""
         known = [token_id for token_id in ids if 0 <= token_id < self.vocab_size]
         text: str = self.backend.decode(known, skip_special_tokens=skip_special_tokens)
         return text
@@ -121,7 +124,8 @@ def byte_table() -> list[str]:
 
 @cache
 def builtin_tokenizer() -> EngineTokenizer:
-    """The small tokenizer: 256 bytes, merges learned from a page of English and JSON, then the ChatML specials."""
+    """The small tokenizer: 256 bytes, merges learned from a page of English and JSON, then the ChatML
+    specials."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -1,7 +1,7 @@
 """What differs on the wire between the SGLang versions that the engine can stand in for.
 
-One flag per observed difference, so that endpoints ask "does this version do X" and never compare version strings.
-Facts: the captured responses of 0.5.12, 0.5.13 and 0.5.23.
+One flag per observed difference, so that endpoints ask "does this version do X" and never compare version
+strings. Facts: the captured responses of 0.5.12, 0.5.13 and 0.5.23.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ class WireVersion:
 
     name: VersionName
     token_fields: bool = True
-    """`input_ids`, `return_prompt_token_ids` and `return_meta_info` exist; otherwise they are dropped in silence."""
+    """`input_ids`, `return_prompt_token_ids` and `return_meta_info` exist; otherwise they are dropped in
+    silence."""
     strips_text: bool = False
     """Whitespace around reasoning and content is lost, and an empty content is null."""
     response_token_ids: bool = False
