@@ -1,4 +1,8 @@
-"""One door to the OpenAI shapes, under the module path and the names of NeMo Gym."""
+"""One door to the OpenAI shapes and the client, under the module path and the names of NeMo Gym.
+
+For users and servers. The shapes themselves know nothing of the client: what must stay free of it imports
+`chat_types`, `responses_items`, `responses_types` and `token_metadata` directly.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,7 @@ from nemo_gym.chat_types import (
     NeMoGymFunction,
     NeMoGymFunctionDefinition,
 )
+from nemo_gym.openai_client import NeMoGymAsyncOpenAI
 from nemo_gym.responses_items import (
     RESPONSES_TO_TRAIN,
     NeMoGymContent,
@@ -63,6 +68,7 @@ from nemo_gym.token_metadata import RoutedExperts, TokenIDLogProbMixin, TokenIDL
 
 __all__ = [
     "RESPONSES_TO_TRAIN",
+    "NeMoGymAsyncOpenAI",
     "NeMoGymChatCompletion",
     "NeMoGymChatCompletionAssistantMessageForTrainingParam",
     "NeMoGymChatCompletionAssistantMessageParam",

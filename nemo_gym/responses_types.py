@@ -112,8 +112,8 @@ class NeMoGymResponseCreateParamsNonStreaming(SamplingFields):
     reasoning: NeMoGymReasoning | None = None
     stream: NoStream = None
     text: NeMoGymTextConfig | None = None
-    tool_choice: NeMoGymToolChoice = "auto"
-    tools: list[NeMoGymToolParam] = Field(default_factory=list)
+    tool_choice: NeMoGymToolChoice | None = "auto"
+    tools: list[NeMoGymToolParam] | None = Field(default_factory=list)
     top_logprobs: Count | None = None
 
     background: StrictBool | None = None

@@ -1,0 +1,310 @@
+"""Translation between the Responses API and the Chat Completions API, under NeMo Gym's names.
+
+The rooms behind this door: `converter_state` collects a turn, `converter_items` turns items into messages,
+`converter_params` translates request fields, `converter_answer` usage and echo. The converter knows no
+server, no client and no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, cast
+from uuid import uuid4
+
+from pydantic import BaseModel
+
+from nemo_gym.chat_types import (
+    NeMoGymChatCompletion,
+    NeMoGymChatCompletionContentPartTextParam,
+    NeMoGymChatCompletionCreateParamsNonStreaming,
+    NeMoGymChatCompletionMessageParam,
+    NeMoGymChatCompletionUserMessageParam,
+    NeMoGymChoice,
+)
+from nemo_gym.converter_answer import echoed_fields, incomplete_reason, response_usage
+from nemo_gym.converter_items import (
+    UnsupportedContentError,
+    add_item,
+    assistant_text,
+    input_content,
+    unsupported,
+)
+from nemo_gym.converter_params import chat_fields, refuse_stored_state, responses_fields, with_instructions
+from nemo_gym.converter_state import ResponsesConverterState
+from nemo_gym.errors import RequestError
+from nemo_gym.reasoning import extract_reasoning_from_content, wrap_reasoning_in_think_tags
+from nemo_gym.responses_items import (
+    NeMoGymContent,
+    NeMoGymEasyInputMessage,
+    NeMoGymFunctionCallOutput,
+    NeMoGymResponseFunctionToolCall,
+    NeMoGymResponseInputItem,
+    NeMoGymResponseOutputItem,
+    NeMoGymResponseOutputMessage,
+    NeMoGymResponseOutputRefusal,
+    NeMoGymResponseOutputText,
+    NeMoGymResponseReasoningItem,
+    NeMoGymSummary,
+    training_variant_of,
+)
+from nemo_gym.responses_types import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.tagged_union import described, field_of
+from nemo_gym.token_metadata import TOKEN_FIELDS, token_metadata_of
+
+__all__ = [
+    "ResponsesConverter",
+    "ResponsesConverterState",
+    "UnsupportedContentError",
+    "VLLMConverter",
+    "VLLMConverterResponsesToChatCompletionsState",
+    "split_responses_input_output_items",
+]
+
+_CARRIED: Final = (*TOKEN_FIELDS, "routed_experts")
+
+
+class ResponsesConverter(BaseModel):
+    """Stateless. Token ids pass through by reference and stay with the turn that they were sampled in."""
+
+    return_token_id_information: bool
+    uses_reasoning_parser: bool = True
+
+    @staticmethod
+    def _wrap_reasoning_in_think_tags(texts: Iterable[str]) -> str:
+        return wrap_reasoning_in_think_tags(texts)
+
+    @classmethod
+    def _parse_think_tags(cls, content: str) -> tuple[list[str], str]:
+        return extract_reasoning_from_content(content)
+
+    def _extract_reasoning_from_content(self, content: str) -> tuple[list[str], str]:
+        return extract_reasoning_from_content(content)
+
+    def responses_to_chat_completion_create_params(
+        self, responses_create_params: NeMoGymResponseCreateParamsNonStreaming
+    ) -> NeMoGymChatCompletionCreateParamsNonStreaming:
+        """A Responses request as a chat request.
+
+        Raises UnsupportedContentError or RequestError, naming the field, for what a chat request cannot say.
+        """
+        params = responses_create_params
+        fields = params.model_dump(exclude_unset=True, exclude={"input"})
+        refuse_stored_state(fields)
+        messages = with_instructions(self._chat_messages(params.input), params.instructions)
+        if not messages:
+            raise RequestError("input: expected at least one item that makes a message", param="input")
+        return NeMoGymChatCompletionCreateParamsNonStreaming.model_validate(
+            {"messages": messages, **chat_fields(fields)}
+        )
+
+    def _chat_messages(
+        self, items: str | Sequence[NeMoGymResponseInputItem]
+    ) -> list[NeMoGymChatCompletionMessageParam]:
+        if isinstance(items, str):
+            text = NeMoGymChatCompletionContentPartTextParam(type="text", text=items)
+            return [NeMoGymChatCompletionUserMessageParam(role="user", content=[text])]
+        state = ResponsesConverterState(return_token_id_information=self.return_token_id_information)
+        for index, item in enumerate(items):
+            add_item(item, state, f"input.{index}")
+        state.flush_assistant()
+        return state.messages
+
+    def postprocess_chat_response(self, choice: NeMoGymChoice) -> list[NeMoGymResponseOutputItem]:
+        """The items of a sampled message."""
+        message = choice.message.model_dump(exclude_none=True, exclude=set(_CARRIED))
+        carried = {name: getattr(choice.message, name, None) for name in _CARRIED}
+        return self.postprocess_assistant_message_dict(
+            message | {name: value for name, value in carried.items() if value is not None}
+        )
+
+    def postprocess_assistant_message_dict(
+        self, message_dict: Mapping[str, object]
+    ) -> list[NeMoGymResponseOutputItem]:
+        """The items of an assistant message: reasoning, text, calls, in that order; the last one carries
+        the ids.
+        """
+        content = assistant_text(message_dict.get("content"), "content")
+        spans: list[str] = []
+        if self.uses_reasoning_parser:
+            spans, content = self._extract_reasoning_from_content(content)
+            spans = _own_reasoning(message_dict) + spans
+        calls = [_function_call(call, index) for index, call in enumerate(_tool_calls(message_dict))]
+        items: list[NeMoGymResponseOutputItem] = []
+        if spans:
+            summary = [NeMoGymSummary(text=text, type="summary_text") for text in spans]
+            items.append(
+                NeMoGymResponseReasoningItem(id=f"rs_{uuid4().hex}", summary=summary, type="reasoning")
+            )
+        parts = _output_parts(content, message_dict.get("refusal"), required=not (spans or calls))
+        if parts:
+            items.append(
+                NeMoGymResponseOutputMessage(
+                    id=f"msg_{uuid4().hex}",
+                    content=parts,
+                    role="assistant",
+                    status="completed",
+                    type="message",
+                )
+            )
+        items.extend(calls)
+        return self._with_tokens_on_the_last(items, message_dict)
+
+    def _with_tokens_on_the_last(
+        self, items: list[NeMoGymResponseOutputItem], message: Mapping[str, object]
+    ) -> list[NeMoGymResponseOutputItem]:
+        tokens = token_metadata_of(message) if self.return_token_id_information else None
+        if tokens is None:
+            return items
+        last = items[-1]
+        fields = {name: getattr(last, name) for name in last.model_fields_set} | tokens.model_dump(
+            exclude_none=True
+        )
+        variant = training_variant_of(type(last)).model_validate(fields)
+        return [*items[:-1], cast("NeMoGymResponseOutputItem", variant)]
+
+    def chat_completion_to_response(
+        self,
+        responses_create_params: NeMoGymResponseCreateParamsNonStreaming,
+        chat_completion: NeMoGymChatCompletion,
+    ) -> NeMoGymResponse:
+        """The first choice as a Response to the request that led to it."""
+        choice = chat_completion.choices[0]
+        reason = incomplete_reason(choice.finish_reason)
+        return NeMoGymResponse.model_validate(
+            {
+                **echoed_fields(responses_create_params),
+                "id": f"resp_{uuid4().hex}",
+                "created_at": chat_completion.created,
+                "model": responses_create_params.model or chat_completion.model,
+                "object": "response",
+                "output": self.postprocess_chat_response(choice),
+                "usage": response_usage(chat_completion.usage),
+                "status": "incomplete" if reason else "completed",
+                "incomplete_details": {"reason": reason} if reason else None,
+            }
+        )
+
+    def chat_messages_to_responses_items(
+        self, messages: Iterable[Mapping[str, object]]
+    ) -> list[NeMoGymResponseOutputItem]:
+        """The items of a chat history, in order. The messages are not changed."""
+        return [item for index, message in enumerate(messages) for item in self._items(message, index)]
+
+    def chat_completions_messages_to_responses_items(
+        self, messages: Iterable[Mapping[str, object]]
+    ) -> list[NeMoGymResponseOutputItem]:
+        """The name of `chat_messages_to_responses_items` in NeMo Gym 0.4.0."""
+        return self.chat_messages_to_responses_items(messages)
+
+    def _items(self, message: Mapping[str, object], index: int) -> list[NeMoGymResponseOutputItem]:
+        where, role = f"messages.{index}", message.get("role")
+        if role == "assistant":
+            return self.postprocess_assistant_message_dict(message)
+        if role in {"user", "system", "developer"}:
+            content = input_content(message.get("content"), f"{where}.content")
+            return [NeMoGymEasyInputMessage(role=role, content=content, type="message")]
+        if role == "tool":
+            output = input_content(message.get("content"), f"{where}.content")
+            call_id = str(message.get("tool_call_id") or "")
+            return [
+                NeMoGymFunctionCallOutput(
+                    call_id=call_id, output=output, status="completed", type="function_call_output"
+                )
+            ]
+        raise unsupported(where, f"role {described(role)}", "system, developer, user, assistant or tool")
+
+    def chat_completion_to_responses_create_params(
+        self, chat_completion_create_params: NeMoGymChatCompletionCreateParamsNonStreaming
+    ) -> NeMoGymResponseCreateParamsNonStreaming:
+        """A chat request as a Responses request."""
+        params = chat_completion_create_params
+        fields = params.model_dump(exclude_unset=True, exclude={"messages"})
+        return NeMoGymResponseCreateParamsNonStreaming.model_validate(
+            {"input": self.chat_messages_to_responses_items(params.messages), **responses_fields(fields)}
+        )
+
+
+def _own_reasoning(message: Mapping[str, object]) -> list[str]:
+    """Reasoning in a field of its own, as engines with a parser answer; the two names mean the same."""
+    found = message.get("reasoning_content") or message.get("reasoning")
+    return [found] if isinstance(found, str) else []
+
+
+def _tool_calls(message: Mapping[str, object]) -> Sequence[object]:
+    calls = message.get("tool_calls")
+    return calls if isinstance(calls, Sequence) else ()
+
+
+def _function_call(call: object, index: int) -> NeMoGymResponseFunctionToolCall:
+    function, call_id = field_of(call, "function"), field_of(call, "id")
+    if not isinstance(call_id, str) or not call_id:
+        raise RequestError(f"tool_calls.{index}.id: a tool call needs an id", param=f"tool_calls.{index}.id")
+    return NeMoGymResponseFunctionToolCall(
+        name=field_of(function, "name"),
+        arguments=field_of(function, "arguments"),
+        call_id=call_id,
+        id=call_id,
+        status="completed",
+        type="function_call",
+    )
+
+
+def _reasoning_item(texts: list[str]) -> NeMoGymResponseReasoningItem:
+    """Types are given although they are defaults: a dump of what was set must still say what each item is."""
+    summary = [NeMoGymSummary(text=text, type="summary_text") for text in texts]
+    return NeMoGymResponseReasoningItem(id=f"rs_{uuid4().hex}", summary=summary, type="reasoning")
+
+
+def _message_item(parts: list[NeMoGymContent]) -> NeMoGymResponseOutputMessage:
+    return NeMoGymResponseOutputMessage(
+        id=f"msg_{uuid4().hex}", content=parts, role="assistant", status="completed", type="message"
+    )
+
+
+def _output_parts(text: str, refusal: object, *, required: bool) -> list[NeMoGymContent]:
+    """What the message item holds; an empty text if there must be a message item to carry the turn."""
+    refused = isinstance(refusal, str) and bool(refusal)
+    parts: list[NeMoGymContent] = []
+    if text or (required and not refused):
+        parts.append(NeMoGymResponseOutputText(text=text, annotations=[], type="output_text"))
+    if refused:
+        parts.append(NeMoGymResponseOutputRefusal(refusal=refusal, type="refusal"))
+    return parts
+
+
+_GENERATED: Final = {
+    "reasoning",
+    "function_call",
+    "custom_tool_call",
+    "mcp_call",
+    "mcp_list_tools",
+    "mcp_approval_request",
+    "web_search_call",
+    "file_search_call",
+    "computer_call",
+    "code_interpreter_call",
+    "image_generation_call",
+    "local_shell_call",
+    "shell_call",
+    "apply_patch_call",
+}
+
+
+def split_responses_input_output_items(
+    items: list[NeMoGymResponseOutputItem],
+) -> tuple[list[NeMoGymResponseOutputItem], list[NeMoGymResponseOutputItem]]:
+    """Cut a conversation before the first item that was generated; without one it is all input."""
+    cut = next((index for index, item in enumerate(items) if _is_generated(item)), len(items))
+    return items[:cut], items[cut:]
+
+
+def _is_generated(item: object) -> bool:
+    kind = field_of(item, "type")
+    if kind in {None, "message"}:
+        return field_of(item, "role") == "assistant"
+    return kind in _GENERATED
+
+
+# NeMo Gym's names for the same objects, from when only the vLLM server had them.
+VLLMConverter = ResponsesConverter
+VLLMConverterResponsesToChatCompletionsState = ResponsesConverterState
