@@ -23,7 +23,11 @@ from starlette.responses import Response
 from nemo_gym.config_types import BaseRunServerInstanceConfig
 from nemo_gym.error_responses import install_error_handling
 from nemo_gym.errors import ConfigError
-from nemo_gym.global_config import global_config_from_environment, load_server_config
+from nemo_gym.global_config import (
+    NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME,
+    global_config_from_environment,
+    load_server_config,
+)
 from nemo_gym.json_response import json_response
 from nemo_gym.metrics import METRICS_CONTENT_TYPE, Metrics, MetricsMiddleware
 from nemo_gym.server_client import ServerClient
@@ -62,9 +66,6 @@ __all__ = [
     "is_nemo_gym_fastapi_entrypoint",
     "is_nemo_gym_fastapi_worker",
 ]
-
-_NEMO_GYM_CONFIG_PATH: Final = "NEMO_GYM_CONFIG_PATH"
-
 
 class BaseServer(BaseModel):
     """A server that `ServerClient` can reach by its name."""
@@ -173,7 +174,7 @@ class SimpleServer(BaseServer):
         The configuration is the one in the environment. One that cannot be used ends the process with exit
         code 2 and one line in the log.
         """
-        name = os.environ.get(_NEMO_GYM_CONFIG_PATH) or cls.__name__
+        name = os.environ.get(NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME) or cls.__name__
         configure_logging(name)
         try:
             return cls._run(global_config_from_environment())
@@ -210,10 +211,10 @@ class SimpleServer(BaseServer):
     @classmethod
     def from_global_config(cls, global_config: DictConfig) -> Self:
         """Build the server that NEMO_GYM_CONFIG_PATH names in `global_config`. Raises ConfigError."""
-        name = os.environ.get(_NEMO_GYM_CONFIG_PATH)
+        name = os.environ.get(NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME)
         if not name:
             raise ConfigError(
-                f"the environment variable {_NEMO_GYM_CONFIG_PATH} must name the server to run, is unset"
+                f"the environment variable {NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME} must name the server to run, is unset"
             )
         config_class = cls.model_fields["config"].annotation
         if not isinstance(config_class, type) or not issubclass(config_class, BaseRunServerInstanceConfig):

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import httpx
 import orjson
 import pytest
 from fastapi import FastAPI
@@ -22,7 +21,8 @@ LIMIT = 1000
 
 
 def echo_app() -> FastAPI:
-    """Answers with what it understood of a chat request, so that a test sees that something was understood."""
+    """Answers with what it understood of a chat request, so that a test sees that something was
+    understood."""
     app = FastAPI(openapi_url=None)
 
     async def endpoint(request: Request) -> Response:
