@@ -27,7 +27,7 @@ _MEANING = {
     "pool_timeout": "no free connection in time (`http_client.pool_timeout`, `http_client.max_connections`)",
     "disconnected": "the connection closed before an answer came",
     "stale_connection": "idle connections had been closed by the server (`http_client.keepalive_expiry`)",
-    "certificate": "the TLS certificate is not accepted (SSL_CERT_FILE names a bundle of trusted ones)",
+    "tls": "TLS was refused; is `base_url` really https, and the certificate's issuer in SSL_CERT_FILE?",
     "read_timeout": (
         "no data for `http_client.read_timeout` seconds; not repeated, the generation may still be running"
     ),
@@ -109,7 +109,9 @@ def unavailable_error(
     tried = f"{where} failed {attempts} time{'' if attempts == 1 else 's'}, at last because"
     knob = "`http_client.max_attempts` sets how often a call is tried"
     if isinstance(outcome, TransportFailure):
-        return UpstreamUnavailableError(f"{tried} {_explain(outcome)}; {knob}")
+        return UpstreamUnavailableError(
+            f"{tried} {_explain(outcome)}; {knob}", unreachable=outcome.reason != "pool_timeout"
+        )
     said = engine_message(outcome.content, secret=secret)
     return UpstreamUnavailableError(
         f"{tried} it answered with status {outcome.status_code}: {said}; {knob}",

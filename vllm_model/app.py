@@ -17,10 +17,10 @@ from pydantic import ConfigDict, PrivateAttr
 
 from nemo_gym.base_responses_api_model import SimpleResponsesAPIModel
 from nemo_gym.errors import (
-    ConfigError,
     ContextOverflowError,
     GenerationAbortedError,
     UpstreamContractError,
+    UpstreamError,
     UpstreamStatusError,
     UpstreamUnavailableError,
 )
@@ -41,7 +41,6 @@ from vllm_model.chat_body import Body
 from vllm_model.completions import empty_completion, read_token_ids_of_logprobs, read_tokenized_prompt
 from vllm_model.config import VLLMModelConfig
 from vllm_model.engine_answer import choices_of, message_of, validated
-from vllm_model.engine_metrics import EngineCallMetrics
 from vllm_model.length_refusal import VLLM_PATTERNS, read_length_refusal
 from vllm_model.reasoning_fields import with_reasoning_fields, wrap_choice_reasoning
 from vllm_model.replicas import Replicas
@@ -79,7 +78,7 @@ class VLLMModel(SimpleResponsesAPIModel):
 
     def _post_init(self) -> None:
         """Make the clients and the converter. The place for a subclass's own state."""
-        self.http_pool = self.http_pool or HTTPPool(self.config.http_client, observer=EngineCallMetrics(self.metrics))
+        self.http_pool = self.http_pool or HTTPPool(self.config.http_client, observer=self.metrics)
         self._clients = [
             NeMoGymAsyncOpenAI(
                 base_url=url,
@@ -105,16 +104,20 @@ class VLLMModel(SimpleResponsesAPIModel):
 
     async def check_engine(self) -> None:
         """Well when at least one replica is. Raises UpstreamUnavailableError with what the last one said."""
-        reason = ""
+        reason = "no engine is configured"
         for index, client in enumerate(self._clients):
-            health = await client.get_health()
-            if health:
-                self._replicas.mark_up(index)
-                return
-            reason = health.reason
-        raise UpstreamUnavailableError(f"{self.config.name}: none of {len(self._clients)} engines is well; {reason}")
+            try:
+                await client.get_health()
+            except UpstreamError as error:
+                reason = error.message
+                continue
+            self._replicas.mark_up(index)
+            return
+        raise UpstreamUnavailableError(f"{self.config.name}: no engine is well; {reason}")
 
-    async def responses(self, request: Request, body: NeMoGymResponseCreateParamsNonStreaming) -> NeMoGymResponse:
+    async def responses(  # type: ignore[override]  # the base passes the request to whoever asks for it
+        self, request: Request, body: NeMoGymResponseCreateParamsNonStreaming
+    ) -> NeMoGymResponse:
         if self.config.is_responses_native:
             return await self._responses_native(request, body)
         params = self._converter.responses_to_chat_completion_create_params(body)
@@ -122,7 +125,7 @@ class VLLMModel(SimpleResponsesAPIModel):
         asked = body.model_copy(update={"model": self.config.model})
         return self._converter.chat_completion_to_response(asked, completion)
 
-    async def chat_completions(
+    async def chat_completions(  # type: ignore[override]
         self, request: Request, body: NeMoGymChatCompletionCreateParamsNonStreaming
     ) -> NeMoGymChatCompletion:
         body_dict = await self._preprocessed(request, body.model_dump(exclude_unset=True))
@@ -185,20 +188,20 @@ class VLLMModel(SimpleResponsesAPIModel):
 
         A replica that answers, even with 503, is up: its sessions stay, and their cached prefixes with them.
         """
-        tried: list[NeMoGymAsyncOpenAI] = []
+        client = self._resolve_client(request)
+        tried = [client]
         while True:
-            client = self._resolve_client(request)
-            if client in tried:
-                raise failure
             try:
                 return await call(client)
             except UpstreamUnavailableError as error:
-                if not error.unreachable or len(self._clients) == 1:
+                if not error.unreachable:
                     raise
-                failure = error
-                tried.append(client)
-                self._replicas.mark_down(self._clients.index(client))
                 self.metrics.count("replica_down")
+                self._replicas.mark_down(self._clients.index(client))
+                client = self._resolve_client(request)
+                if client in tried:
+                    raise
+                tried.append(client)
 
     async def _chat_turn(self, body_dict: Body, client: NeMoGymAsyncOpenAI) -> NeMoGymChatCompletion:
         """One call of the engine and what is made of its answer."""

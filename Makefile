@@ -1,0 +1,44 @@
+# Two commands for a newcomer: `make demo` and `make test`. Everything lands in $(VENV); nothing else is touched.
+VENV ?= .venv
+# The first Python >= 3.11 that really runs (a version manager's shim may exist and not work).
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test check format live docs clean
+
+demo: $(VENV)/.installed
+	$(BIN)/sglang-model demo
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# Needs SGLang's own server; docs/verification.md says how.
+live: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest tests/live -m live
+
+docs: $(VENV)/.installed
+	$(BIN)/python -m sglang_model.config_reference > docs/configuration.md
+
+clean:
+	rm -rf $(VENV)
+
+$(VENV)/.installed: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "This project needs Python 3.11 or newer: make demo PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@
