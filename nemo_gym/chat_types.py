@@ -14,10 +14,9 @@ from openai.types.chat.chat_completion_message_function_tool_call import Functio
 from pydantic import ConfigDict, Discriminator, Field, StrictBool, Tag, with_config
 from typing_extensions import TypedDict
 
-from nemo_gym.responses_items import part_type
 from nemo_gym.responses_types import Metadata
 from nemo_gym.sampling_fields import Count, NoStream, SamplingFields
-from nemo_gym.tagged_union import PlainPath, described, field_of, text_or_parts
+from nemo_gym.tagged_union import PlainPath, described, field_of, part_type, text_or_parts
 from nemo_gym.token_metadata import LogProbs, RoutedExperts, TokenIDLogProbMixin, TokenIds, has_token_metadata
 
 _KEEP = ConfigDict(extra="allow")
@@ -261,5 +260,5 @@ class NeMoGymChatCompletion(ChatCompletion):
 
     model_config = ConfigDict(hide_input_in_errors=True)
 
-    choices: list[NeMoGymChoice]  # type: ignore[assignment]
+    choices: Annotated[list[NeMoGymChoice], Field(min_length=1)]  # type: ignore[assignment]
     service_tier: str | None = None  # type: ignore[assignment]

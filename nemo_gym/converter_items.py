@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import BaseModel
-
 from nemo_gym.chat_types import (
     NeMoGymChatCompletionContentPartImageParam,
     NeMoGymChatCompletionContentPartParam,
@@ -22,43 +20,31 @@ from nemo_gym.chat_types import (
     NeMoGymChatCompletionUserMessageParam,
     NeMoGymImageURL,
 )
+from nemo_gym.converter_errors import unsupported
+from nemo_gym.converter_message import assistant_text, function_calls
 from nemo_gym.converter_state import ResponsesConverterState
 from nemo_gym.errors import RequestError
 from nemo_gym.reasoning import wrap_reasoning_in_think_tags
 from nemo_gym.responses_items import (
     NeMoGymEasyInputMessage,
     NeMoGymFunctionCallOutput,
-    NeMoGymInputPart,
     NeMoGymMessage,
     NeMoGymResponseFunctionToolCall,
-    NeMoGymResponseInputImage,
-    NeMoGymResponseInputText,
     NeMoGymResponseOutputMessage,
     NeMoGymResponseReasoningItem,
-    part_type,
+    NeMoGymToolMessage,
 )
-from nemo_gym.tagged_union import described, field_of
+from nemo_gym.responses_parts import NeMoGymInputPart, NeMoGymResponseInputImage, NeMoGymResponseInputText
+from nemo_gym.tagged_union import described, field_of, part_type
 from nemo_gym.token_metadata import token_metadata_of
-
-
-class UnsupportedContentError(RequestError, NotImplementedError):
-    """The request is well formed, but a chat request has no place for this item, part, tool or field.
-
-    Also a NotImplementedError, which is what NeMo Gym's converter raises.
-    """
-
-    code = "unsupported_content"
-
-
-def unsupported(where: str, what: str, expected: str) -> UnsupportedContentError:
-    """The error for `what` at `where`; it names types, never what they hold."""
-    return UnsupportedContentError(f"{where}: {what} is not supported; expected {expected}", param=where)
 
 
 def add_item(item: object, state: ResponsesConverterState, where: str) -> None:
     """Put one input item into the state."""
     if isinstance(item, NeMoGymFunctionCallOutput):
-        _add_tool_output(item, state, where)
+        _add_tool_output(item.call_id, item.output, state, f"{where}.output")
+    elif isinstance(item, NeMoGymToolMessage):
+        _add_tool_output(item.tool_call_id, item.content, state, f"{where}.content")
     elif isinstance(item, (NeMoGymEasyInputMessage, NeMoGymMessage)) and item.role != "assistant":
         _add_message(item, state, where)
     else:
@@ -70,12 +56,13 @@ def _add_assistant_item(item: object, state: ResponsesConverterState, where: str
     state.begin_assistant_item()
     if isinstance(item, (NeMoGymEasyInputMessage, NeMoGymResponseOutputMessage)):
         state.content_buffer += assistant_text(item.content, f"{where}.content")
-        state.tool_calls_buffer.extend(_inline_tool_calls(item, where))
+        inline = function_calls(item.model_extra or {}, where)  # left there in the Chat API's manner
+        state.tool_calls_buffer.extend(_tool_call(call) for call in inline)
         state.assistant_item_buffered = True
     elif isinstance(item, NeMoGymResponseReasoningItem):
         state.content_buffer += wrap_reasoning_in_think_tags(_reasoning_texts(item))
     elif isinstance(item, NeMoGymResponseFunctionToolCall):
-        state.tool_calls_buffer.append(_tool_call(item.call_id, item.name, item.arguments))
+        state.tool_calls_buffer.append(_tool_call(item))
     else:
         expected = "message, reasoning, function_call or function_call_output"
         raise unsupported(where, f"item type {described(field_of(item, 'type'))}", expected)
@@ -99,10 +86,12 @@ def _add_message(
         state.messages.append(NeMoGymChatCompletionDeveloperMessageParam(role="developer", content=content))
 
 
-def _add_tool_output(item: NeMoGymFunctionCallOutput, state: ResponsesConverterState, where: str) -> None:
+def _add_tool_output(
+    call_id: str, output: str | Sequence[object], state: ResponsesConverterState, where: str
+) -> None:
     state.flush_assistant()
-    content = chat_content(item.output, f"{where}.output", text_only=True)
-    message = NeMoGymChatCompletionToolMessageParam(role="tool", content=content, tool_call_id=item.call_id)
+    content = chat_content(output, where, text_only=True)
+    message = NeMoGymChatCompletionToolMessageParam(role="tool", content=content, tool_call_id=call_id)
     state.messages.append(message)
 
 
@@ -114,45 +103,9 @@ def _reasoning_texts(item: NeMoGymResponseReasoningItem) -> list[str]:
     return summary or [part.text for part in item.content or ()]
 
 
-def _tool_call(call_id: str, name: str, arguments: str) -> NeMoGymChatCompletionMessageToolCallParam:
-    function = NeMoGymChatCompletionMessageToolCallFunctionParam(name=name, arguments=arguments)
-    return NeMoGymChatCompletionMessageToolCallParam(id=call_id, function=function, type="function")
-
-
-def _inline_tool_calls(item: BaseModel, where: str) -> list[NeMoGymChatCompletionMessageToolCallParam]:
-    """Calls that an agent left on the message, in the Chat API's manner."""
-    found = (item.model_extra or {}).get("tool_calls") or []
-    if not isinstance(found, list):
-        raise unsupported(f"{where}.tool_calls", described(found), "a list of function calls")
-    calls = []
-    for index, call in enumerate(found):
-        function = field_of(call, "function")
-        texts = (field_of(call, "id"), field_of(function, "name"), field_of(function, "arguments"))
-        call_id, name, arguments = (text if isinstance(text, str) else None for text in texts)
-        if call_id is None or name is None or arguments is None:
-            place = f"{where}.tool_calls.{index}"
-            raise RequestError(
-                f"{place}: expected id, function.name and function.arguments, all strings", param=place
-            )
-        calls.append(_tool_call(call_id, name, arguments))
-    return calls
-
-
-def assistant_text(content: object, where: str) -> str:
-    """All the text of an assistant's content; a refusal's too, because the assistant said it."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    if not isinstance(content, Sequence):
-        raise unsupported(where, described(content), "a string or a list of parts")
-    return "".join(_assistant_part_text(part, f"{where}.{index}") for index, part in enumerate(content))
-
-
-def _assistant_part_text(part: object, where: str) -> str:
-    kind = part_type(part)
-    if kind not in {"output_text", "input_text", "text", "refusal"}:
-        raise unsupported(where, f"content part {kind} of an assistant", "output_text or refusal")
-    text = field_of(part, "refusal" if kind == "refusal" else "text")
-    return text if isinstance(text, str) else ""
+def _tool_call(call: NeMoGymResponseFunctionToolCall) -> NeMoGymChatCompletionMessageToolCallParam:
+    function = NeMoGymChatCompletionMessageToolCallFunctionParam(name=call.name, arguments=call.arguments)
+    return NeMoGymChatCompletionMessageToolCallParam(id=call.call_id, function=function, type="function")
 
 
 def chat_content(

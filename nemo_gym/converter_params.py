@@ -13,7 +13,8 @@ from nemo_gym.chat_types import (
     NeMoGymChatCompletionMessageParam,
     NeMoGymChatCompletionSystemMessageParam,
 )
-from nemo_gym.converter_items import text_of_parts, unsupported
+from nemo_gym.converter_errors import unsupported
+from nemo_gym.converter_items import text_of_parts
 from nemo_gym.errors import RequestError
 from nemo_gym.responses_types import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.tagged_union import described
@@ -39,6 +40,13 @@ def refuse_stored_state(fields: Mapping[str, object]) -> None:
     for name in _NEEDS_A_STORE:
         if fields.get(name):
             raise unsupported(name, "server-side state", "the whole conversation in `input`")
+
+
+def refuse_several_answers(fields: Mapping[str, object]) -> None:
+    """Raise for n > 1: a Response holds one answer, the others would be generated and lost."""
+    n = fields.get("n")
+    if isinstance(n, int) and n > 1:
+        raise RequestError(f"n: a Response holds one answer, {n} were asked for", param="n")
 
 
 def chat_fields(fields: Mapping[str, object]) -> Json:

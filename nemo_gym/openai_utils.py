@@ -32,7 +32,6 @@ from nemo_gym.chat_types import (
 from nemo_gym.openai_client import NeMoGymAsyncOpenAI
 from nemo_gym.responses_items import (
     RESPONSES_TO_TRAIN,
-    NeMoGymContent,
     NeMoGymEasyInputMessage,
     NeMoGymEasyInputMessageForTraining,
     NeMoGymFunctionCallOutput,
@@ -45,16 +44,19 @@ from nemo_gym.responses_items import (
     NeMoGymResponseFunctionToolCallForTraining,
     NeMoGymResponseInput,
     NeMoGymResponseInputItem,
-    NeMoGymResponseInputText,
     NeMoGymResponseOutputItem,
     NeMoGymResponseOutputMessage,
     NeMoGymResponseOutputMessageForTraining,
-    NeMoGymResponseOutputRefusal,
-    NeMoGymResponseOutputText,
     NeMoGymResponseReasoningItem,
     NeMoGymResponseReasoningItemForTraining,
     NeMoGymSummary,
     training_variant_of,
+)
+from nemo_gym.responses_parts import (
+    NeMoGymContent,
+    NeMoGymResponseInputText,
+    NeMoGymResponseOutputRefusal,
+    NeMoGymResponseOutputText,
 )
 from nemo_gym.responses_types import (
     NeMoGymFunctionToolParam,

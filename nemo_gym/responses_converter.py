@@ -1,8 +1,8 @@
 """Translation between the Responses API and the Chat Completions API, under NeMo Gym's names.
 
 The rooms behind this door: `converter_state` collects a turn, `converter_items` turns items into messages,
-`converter_params` translates request fields, `converter_answer` usage and echo. The converter knows no
-server, no client and no engine.
+`converter_message` takes a message apart, `converter_params` translates request fields, `converter_answer`
+usage and echo. The converter knows no server, no client and no engine.
 """
 
 from __future__ import annotations
@@ -22,31 +22,30 @@ from nemo_gym.chat_types import (
     NeMoGymChoice,
 )
 from nemo_gym.converter_answer import echoed_fields, incomplete_reason, response_usage
-from nemo_gym.converter_items import (
-    UnsupportedContentError,
-    add_item,
-    assistant_text,
-    input_content,
-    unsupported,
+from nemo_gym.converter_errors import UnsupportedContentError, unsupported
+from nemo_gym.converter_items import add_item, input_content
+from nemo_gym.converter_message import assistant_text, function_calls, output_parts, own_reasoning
+from nemo_gym.converter_params import (
+    chat_fields,
+    refuse_several_answers,
+    refuse_stored_state,
+    responses_fields,
+    with_instructions,
 )
-from nemo_gym.converter_params import chat_fields, refuse_stored_state, responses_fields, with_instructions
 from nemo_gym.converter_state import ResponsesConverterState
 from nemo_gym.errors import RequestError
 from nemo_gym.reasoning import extract_reasoning_from_content, wrap_reasoning_in_think_tags
 from nemo_gym.responses_items import (
-    NeMoGymContent,
     NeMoGymEasyInputMessage,
     NeMoGymFunctionCallOutput,
-    NeMoGymResponseFunctionToolCall,
     NeMoGymResponseInputItem,
     NeMoGymResponseOutputItem,
     NeMoGymResponseOutputMessage,
-    NeMoGymResponseOutputRefusal,
-    NeMoGymResponseOutputText,
     NeMoGymResponseReasoningItem,
     NeMoGymSummary,
     training_variant_of,
 )
+from nemo_gym.responses_parts import NeMoGymContent
 from nemo_gym.responses_types import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.tagged_union import described, field_of
 from nemo_gym.token_metadata import TOKEN_FIELDS, token_metadata_of
@@ -90,6 +89,7 @@ class ResponsesConverter(BaseModel):
         params = responses_create_params
         fields = params.model_dump(exclude_unset=True, exclude={"input"})
         refuse_stored_state(fields)
+        refuse_several_answers(fields)
         messages = with_instructions(self._chat_messages(params.input), params.instructions)
         if not messages:
             raise RequestError("input: expected at least one item that makes a message", param="input")
@@ -118,34 +118,24 @@ class ResponsesConverter(BaseModel):
         )
 
     def postprocess_assistant_message_dict(
-        self, message_dict: Mapping[str, object]
+        self, message_dict: Mapping[str, object], where: str = "message"
     ) -> list[NeMoGymResponseOutputItem]:
-        """The items of an assistant message: reasoning, text, calls, in that order; the last one carries
-        the ids.
+        """The items of an assistant message: reasoning, text, calls; the last one carries the ids.
+
+        `where` is the message's place in the request, for errors.
         """
-        content = assistant_text(message_dict.get("content"), "content")
-        spans: list[str] = []
+        content = assistant_text(message_dict.get("content"), f"{where}.content")
+        spans = own_reasoning(message_dict)
         if self.uses_reasoning_parser:
-            spans, content = self._extract_reasoning_from_content(content)
-            spans = _own_reasoning(message_dict) + spans
-        calls = [_function_call(call, index) for index, call in enumerate(_tool_calls(message_dict))]
+            inside, content = self._extract_reasoning_from_content(content)
+            spans += inside
+        calls = function_calls(message_dict, where)
         items: list[NeMoGymResponseOutputItem] = []
         if spans:
-            summary = [NeMoGymSummary(text=text, type="summary_text") for text in spans]
-            items.append(
-                NeMoGymResponseReasoningItem(id=f"rs_{uuid4().hex}", summary=summary, type="reasoning")
-            )
-        parts = _output_parts(content, message_dict.get("refusal"), required=not (spans or calls))
+            items.append(_reasoning_item(spans))
+        parts = output_parts(content, message_dict.get("refusal"), required=not (spans or calls))
         if parts:
-            items.append(
-                NeMoGymResponseOutputMessage(
-                    id=f"msg_{uuid4().hex}",
-                    content=parts,
-                    role="assistant",
-                    status="completed",
-                    type="message",
-                )
-            )
+            items.append(_message_item(parts))
         items.extend(calls)
         return self._with_tokens_on_the_last(items, message_dict)
 
@@ -156,10 +146,10 @@ class ResponsesConverter(BaseModel):
         if tokens is None:
             return items
         last = items[-1]
-        fields = {name: getattr(last, name) for name in last.model_fields_set} | tokens.model_dump(
-            exclude_none=True
+        fields = {name: getattr(last, name) for name in last.model_fields_set}
+        variant = training_variant_of(type(last)).model_validate(
+            fields | tokens.model_dump(exclude_none=True)
         )
-        variant = training_variant_of(type(last)).model_validate(fields)
         return [*items[:-1], cast("NeMoGymResponseOutputItem", variant)]
 
     def chat_completion_to_response(
@@ -199,7 +189,7 @@ class ResponsesConverter(BaseModel):
     def _items(self, message: Mapping[str, object], index: int) -> list[NeMoGymResponseOutputItem]:
         where, role = f"messages.{index}", message.get("role")
         if role == "assistant":
-            return self.postprocess_assistant_message_dict(message)
+            return self.postprocess_assistant_message_dict(message, where)
         if role in {"user", "system", "developer"}:
             content = input_content(message.get("content"), f"{where}.content")
             return [NeMoGymEasyInputMessage(role=role, content=content, type="message")]
@@ -224,31 +214,6 @@ class ResponsesConverter(BaseModel):
         )
 
 
-def _own_reasoning(message: Mapping[str, object]) -> list[str]:
-    """Reasoning in a field of its own, as engines with a parser answer; the two names mean the same."""
-    found = message.get("reasoning_content") or message.get("reasoning")
-    return [found] if isinstance(found, str) else []
-
-
-def _tool_calls(message: Mapping[str, object]) -> Sequence[object]:
-    calls = message.get("tool_calls")
-    return calls if isinstance(calls, Sequence) else ()
-
-
-def _function_call(call: object, index: int) -> NeMoGymResponseFunctionToolCall:
-    function, call_id = field_of(call, "function"), field_of(call, "id")
-    if not isinstance(call_id, str) or not call_id:
-        raise RequestError(f"tool_calls.{index}.id: a tool call needs an id", param=f"tool_calls.{index}.id")
-    return NeMoGymResponseFunctionToolCall(
-        name=field_of(function, "name"),
-        arguments=field_of(function, "arguments"),
-        call_id=call_id,
-        id=call_id,
-        status="completed",
-        type="function_call",
-    )
-
-
 def _reasoning_item(texts: list[str]) -> NeMoGymResponseReasoningItem:
     """Types are given although they are defaults: a dump of what was set must still say what each item is."""
     summary = [NeMoGymSummary(text=text, type="summary_text") for text in texts]
@@ -259,17 +224,6 @@ def _message_item(parts: list[NeMoGymContent]) -> NeMoGymResponseOutputMessage:
     return NeMoGymResponseOutputMessage(
         id=f"msg_{uuid4().hex}", content=parts, role="assistant", status="completed", type="message"
     )
-
-
-def _output_parts(text: str, refusal: object, *, required: bool) -> list[NeMoGymContent]:
-    """What the message item holds; an empty text if there must be a message item to carry the turn."""
-    refused = isinstance(refusal, str) and bool(refusal)
-    parts: list[NeMoGymContent] = []
-    if text or (required and not refused):
-        parts.append(NeMoGymResponseOutputText(text=text, annotations=[], type="output_text"))
-    if refused:
-        parts.append(NeMoGymResponseOutputRefusal(refusal=refusal, type="refusal"))
-    return parts
 
 
 _GENERATED: Final = {

@@ -6,32 +6,19 @@ field is present, and then all three must be. The names are NeMo Gym's.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Required, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-from openai.types.responses import (
-    ResponseFunctionToolCall,
-    ResponseInputFileParam,
-    ResponseInputTextParam,
-    ResponseOutputMessage,
-    ResponseOutputRefusal,
-    ResponseOutputText,
-)
+from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage
 from openai.types.responses.response_output_item import McpApprovalRequest, McpCall, McpListTools
-from openai.types.responses.response_output_text import Annotation
 from openai.types.responses.response_reasoning_item import Content, Summary
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator, with_config
-from typing_extensions import TypedDict
+from pydantic import BaseModel, ConfigDict, Discriminator, Tag, model_validator
 
-from nemo_gym.tagged_union import PlainPath, described, field_of, text_or_parts
+from nemo_gym.responses_parts import NeMoGymContent, NeMoGymInputContent, NeMoGymInputPart
+from nemo_gym.tagged_union import PlainPath, described, field_of
+from nemo_gym.tagged_union import part_type as part_type
 from nemo_gym.token_metadata import TokenIDLogProbMixin, has_token_metadata
 
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
-
-
-def part_type(part: object) -> str:
-    """Discriminator for content parts: their `type`."""
-    kind = field_of(part, "type")
-    return kind if isinstance(kind, str) else described(kind)
 
 
 class NeMoGymSummary(Summary):
@@ -54,23 +41,6 @@ class NeMoGymResponseReasoningItem(BaseModel):
     encrypted_content: str | None = None
 
 
-class NeMoGymResponseOutputText(ResponseOutputText):
-    annotations: list[Annotation] = Field(default_factory=list)
-    type: Literal["output_text"] = "output_text"
-
-
-class NeMoGymResponseOutputRefusal(ResponseOutputRefusal):
-    type: Literal["refusal"] = "refusal"
-
-
-NeMoGymContent: TypeAlias = Annotated[
-    Annotated[NeMoGymResponseOutputText, Tag("output_text")]
-    | Annotated[NeMoGymResponseOutputRefusal, Tag("refusal")],
-    Discriminator(part_type),
-    PlainPath("content part", "output_text or refusal"),
-]
-
-
 class NeMoGymResponseOutputMessage(ResponseOutputMessage):
     """What the assistant said, as the server answered it."""
 
@@ -78,58 +48,6 @@ class NeMoGymResponseOutputMessage(ResponseOutputMessage):
     role: Literal["assistant"] = "assistant"
     status: ItemStatus = "completed"
     type: Literal["message"] = "message"
-
-
-class NeMoGymResponseInputText(ResponseInputTextParam):
-    """A text part; a dict at run time."""
-
-
-@with_config(ConfigDict(extra="allow"))
-class NeMoGymResponseInputImage(TypedDict, total=False):
-    """An image part. openai's type requires `detail`, its API does not."""
-
-    type: Required[Literal["input_image"]]
-    image_url: str | None
-    file_id: str | None
-    detail: str | None
-
-
-@with_config(ConfigDict(extra="allow"))
-class NeMoGymAssistantTextPart(TypedDict, total=False):
-    """A text part of an assistant turn that an agent wrote or shortened: no id, no annotations needed."""
-
-    type: Required[Literal["output_text"]]
-    text: Required[str]
-
-
-@with_config(ConfigDict(extra="allow"))
-class NeMoGymAssistantRefusalPart(TypedDict, total=False):
-    type: Required[Literal["refusal"]]
-    refusal: Required[str]
-
-
-@with_config(ConfigDict(extra="allow"))
-class NeMoGymResponseInputAudio(TypedDict, total=False):
-    type: Required[Literal["input_audio"]]
-    input_audio: Required[dict[str, object]]
-
-
-NeMoGymInputPart: TypeAlias = Annotated[
-    Annotated[NeMoGymResponseInputText, Tag("input_text")]
-    | Annotated[NeMoGymResponseInputImage, Tag("input_image")]
-    | Annotated[ResponseInputFileParam, Tag("input_file")]
-    | Annotated[NeMoGymResponseInputAudio, Tag("input_audio")]
-    | Annotated[NeMoGymAssistantTextPart, Tag("output_text")]
-    | Annotated[NeMoGymAssistantRefusalPart, Tag("refusal")],
-    Discriminator(part_type),
-    PlainPath("content part", "input_text, input_image, input_file, input_audio, output_text or refusal"),
-]
-
-NeMoGymInputContent: TypeAlias = Annotated[
-    Annotated[str, Tag("text")] | Annotated[list[NeMoGymInputPart], Tag("parts")],
-    Discriminator(text_or_parts),
-    PlainPath("content", "a string or a list of parts"),
-]
 
 
 class NeMoGymEasyInputMessage(BaseModel):
@@ -158,6 +76,17 @@ class NeMoGymMessage(BaseModel):
     content: list[NeMoGymInputPart]
     role: Literal["user", "system", "developer"]
     status: ItemStatus = "completed"
+    type: Literal["message"] = "message"
+
+
+class NeMoGymToolMessage(BaseModel):
+    """What a tool answered, as chat agents write it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    content: NeMoGymInputContent
+    role: Literal["tool"]
+    tool_call_id: str
     type: Literal["message"] = "message"
 
 
@@ -260,6 +189,8 @@ def _item_kind(item: object, kind: object) -> str:
         kind = _message_kind(item)
     elif kind not in {"function_call", "reasoning"}:
         return kind if isinstance(kind, str) and kind in _UNTRAINED_KINDS else described(kind or item)
+    if kind == "tool_message":
+        return kind
     return f"{kind}_for_training" if has_token_metadata(item) else kind
 
 
@@ -272,7 +203,7 @@ def _message_kind(item: object) -> str:
         return "output_message" if parts and isinstance(field_of(item, "id"), str) else "easy_message"
     if role in {"user", "system", "developer"}:
         return "message" if parts and field_of(item, "status") is not None else "easy_message"
-    return f"message with role {described(role)}"
+    return "tool_message" if role == "tool" else f"message with role {described(role)}"
 
 
 _UNTRAINED_KINDS = {"function_call_output", "mcp_call", "mcp_list_tools", "mcp_approval_request"}
@@ -283,6 +214,7 @@ NeMoGymResponseItem: TypeAlias = (
     | Annotated[NeMoGymResponseOutputMessage, Tag("output_message")]
     | Annotated[NeMoGymResponseFunctionToolCall, Tag("function_call")]
     | Annotated[NeMoGymFunctionCallOutput, Tag("function_call_output")]
+    | Annotated[NeMoGymToolMessage, Tag("tool_message")]
     | Annotated[NeMoGymResponseReasoningItem, Tag("reasoning")]
     | Annotated[NeMoGymMcpCall, Tag("mcp_call")]
     | Annotated[NeMoGymMcpListTools, Tag("mcp_list_tools")]
@@ -296,7 +228,7 @@ NeMoGymResponseItem: TypeAlias = (
 
 _PATH = PlainPath(
     "item type",
-    "message (user, system, developer or assistant), reasoning, function_call, function_call_output, "
+    "message (user, system, developer, assistant or tool), reasoning, function_call, function_call_output, "
     "mcp_call, mcp_list_tools or mcp_approval_request",
 )
 

@@ -65,3 +65,9 @@ def field_of(value: object, name: str) -> object:
     if isinstance(value, dict):
         return value.get(name)
     return getattr(value, name, None)
+
+
+def part_type(part: object) -> str:
+    """Discriminator for content parts: their `type`."""
+    kind = field_of(part, "type")
+    return kind if isinstance(kind, str) else described(kind)
