@@ -148,7 +148,7 @@ def _default_host(settings: LaunchSettings) -> str:
         return gethostbyname(gethostname())
     except gaierror as error:
         raise ConfigError(
-            "use_absolute_ip: this machine's address cannot be looked up; set ++default_host=<address> instead",
+            "use_absolute_ip: this machine's address cannot be looked up; set ++default_host=<address>",
             param="use_absolute_ip",
         ) from error
 
