@@ -11,9 +11,12 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from typing_extensions import TypedDict
 
-from nemo_gym.responses_items import part_type
 from nemo_gym.sampling_fields import Count, NoStream, Number
-from nemo_gym.tagged_union import PlainPath, text_or_parts
+from nemo_gym.tagged_union import PlainPath, described, field_of, text_or_parts
+
+
+def _block_type(block: object) -> str:
+    return described(field_of(block, "type"))
 
 
 class _Part(BaseModel):
@@ -48,7 +51,7 @@ class ToolUseBlock(_Part):
 
 ResultPart: TypeAlias = Annotated[
     Annotated[TextBlock, Tag("text")] | Annotated[ImageBlock, Tag("image")],
-    Discriminator(part_type),
+    Discriminator(_block_type),
     PlainPath("tool result block", "text or image"),
 ]
 
@@ -80,7 +83,7 @@ TaggedBlock: TypeAlias = Annotated[
     | Annotated[ToolUseBlock, Tag("tool_use")]
     | Annotated[ToolResultBlock, Tag("tool_result")]
     | Annotated[ThinkingBlock, Tag("thinking")],
-    Discriminator(part_type),
+    Discriminator(_block_type),
     PlainPath("content block", "text, image, tool_use, tool_result or thinking"),
 ]
 
@@ -97,10 +100,10 @@ class AnthropicMessageParam(_Part):
 class AnthropicTool(_Part):
     """A tool that the client runs. Anthropic's own tools have other types, and no model here knows them."""
 
+    type: Literal["custom"] | None = None
     name: str
     description: str | None = None
     input_schema: dict[str, object]
-    type: Literal["custom"] | None = None
 
 
 class AnthropicToolChoice(_Part):

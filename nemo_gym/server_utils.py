@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 from fastapi import FastAPI
 from omegaconf import DictConfig
@@ -66,6 +66,7 @@ __all__ = [
     "is_nemo_gym_fastapi_entrypoint",
     "is_nemo_gym_fastapi_worker",
 ]
+
 
 class BaseServer(BaseModel):
     """A server that `ServerClient` can reach by its name."""
@@ -213,9 +214,7 @@ class SimpleServer(BaseServer):
         """Build the server that NEMO_GYM_CONFIG_PATH names in `global_config`. Raises ConfigError."""
         name = os.environ.get(NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME)
         if not name:
-            raise ConfigError(
-                f"the environment variable {NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME} must name the server to run, is unset"
-            )
+            raise ConfigError(f"{NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME} is not set: it names the server to run")
         config_class = cls.model_fields["config"].annotation
         if not isinstance(config_class, type) or not issubclass(config_class, BaseRunServerInstanceConfig):
             raise ConfigError(

@@ -142,7 +142,8 @@ class StartupErrorMiddleware:
 def serve(app: FastAPI, options: dict[str, Any]) -> None:
     """Serve `app` in this process until a signal; exits with a code when the start-up failed."""
     server = uvicorn.Server(uvicorn.Config(app, **options))
-    with contextlib.suppress(KeyboardInterrupt):
+    # uvicorn ends the process itself when a start-up fails, with a code of its own in each version.
+    with contextlib.suppress(KeyboardInterrupt, SystemExit):
         server.run()
     if not server.started:
         sys.exit(CONFIG_ERROR_EXIT_CODE if hasattr(app.state, "config_error") else STARTUP_FAILURE)
