@@ -20,6 +20,7 @@ from nemo_gym.errors import (
 from nemo_gym.http_retry import TransportFailure
 
 MAX_MESSAGE_CHARS = 500
+_MAX_DEPTH = 8
 
 _MEANING = {
     "connect": "no connection could be made",
@@ -54,7 +55,7 @@ def engine_message(content: bytes, *, secret: str = "") -> str:
         found = None
     if found is None:
         # Far more than is kept: markup is mostly tags, and an error page may be megabytes.
-        head = content[: 40 * MAX_MESSAGE_CHARS].decode("utf-8", "replace")
+        head = content[: 16 * MAX_MESSAGE_CHARS].decode("utf-8", "replace")
         found = _TAG.sub(" ", head) if head.lstrip().startswith("<") else head
     found = _ECHOED_INPUT.sub(r"\1 (cut)", found)
     words = " ".join(found.split()) or "(empty body)"
@@ -132,12 +133,14 @@ def _explain(failure: TransportFailure) -> str:
     return f"{meaning} ({failure.detail})" if failure.detail else meaning
 
 
-def _message_in(value: object) -> str | None:
+def _message_in(value: object, depth: int = 0) -> str | None:
     """Find the sentence in decoded JSON; None when the value has no shape that is known."""
+    if depth > _MAX_DEPTH:
+        return None
     if isinstance(value, str):
         return value
     if isinstance(value, list):
-        parts = [part for part in map(_message_in, value[:5]) if part]
+        parts = [part for part in (_message_in(item, depth + 1) for item in value[:5]) if part]
         return "; ".join(parts) or None
     if not isinstance(value, dict):
         return None
@@ -145,7 +148,7 @@ def _message_in(value: object) -> str | None:
         place = ".".join(str(step) for step in value["loc"]) if isinstance(value.get("loc"), list) else ""
         return f"{place}: {value['msg']}" if place else value["msg"]
     for key in ("message", "error", "detail"):
-        found = _message_in(value.get(key))
+        found = _message_in(value.get(key), depth + 1)
         if found:
             return found
     return None

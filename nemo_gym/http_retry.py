@@ -77,8 +77,8 @@ def classify(error: httpx.TransportError) -> TransportFailure:
     match error:
         case StaleConnectionError():
             return TransportFailure("stale_connection", transient=True, stale=True)
-        case httpx.ConnectError() if _is_certificate_problem(error):
-            return TransportFailure("certificate", transient=False)
+        case httpx.ConnectError() if _is_tls_refusal(error):
+            return TransportFailure("tls", transient=False, detail=str(error)[:200])
         case httpx.ConnectError():
             return TransportFailure("connect", transient=True, detail=str(error)[:200])
         case httpx.ConnectTimeout():
@@ -121,11 +121,11 @@ def parse_retry_after(value: str | None, *, now: datetime) -> float | None:
     return max(0.0, (moment - now).total_seconds())
 
 
-def _is_certificate_problem(error: BaseException) -> bool:
-    """A certificate that is not trusted now will not be trusted in a second."""
+def _is_tls_refusal(error: BaseException) -> bool:
+    """A certificate that is not trusted now will not be in a second; a handshake that was cut short may."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, ssl.SSLError):
-            return True
+            return not isinstance(seen, ssl.SSLEOFError | ssl.SSLZeroReturnError)
         seen = seen.__cause__ or seen.__context__
     return False

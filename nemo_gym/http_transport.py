@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
 from contextvars import ContextVar
 from types import SimpleNamespace
 
@@ -32,6 +33,12 @@ _AddressInfo = tuple[
     str,
     "tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]",
 ]
+
+
+_CHUNK_BYTES = 1 << 18
+_WHOLE_BODY_BYTES = 1 << 20
+"""Up to here a request body is handed to aiohttp in one piece; above, aiohttp itself warns that copying it to
+the socket holds up the event loop."""
 
 
 class _Reuse:
@@ -71,7 +78,7 @@ class SocketTransport(httpx.AsyncBaseTransport):
                 limit=0 if self._max_connections is None else self._max_connections,
                 keepalive_timeout=self._keepalive_expiry,
                 ssl=self._ssl_context,
-                socket_factory=_open_socket,
+                socket_factory=open_socket,
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             read_bufsize=_READ_BUFFER_BYTES,
@@ -84,7 +91,7 @@ class SocketTransport(httpx.AsyncBaseTransport):
         token = _current.set(reuse)
         try:
             async with asyncio.timeout(_limit_to_headers(request)):
-                return await self._inner.handle_async_request(request)
+                return await self._inner.handle_async_request(_in_chunks(request))
         except TimeoutError as error:
             raise httpx.WriteTimeout("The server did not take the request body.") from error
         except httpx.TransportError as error:
@@ -113,7 +120,8 @@ async def _note_reuse(
         reuse.reused = True
 
 
-def _open_socket(address: _AddressInfo) -> socket.socket:
+def open_socket(address: _AddressInfo) -> socket.socket:
+    """Open a client socket that notices a peer which is gone, as far as the platform can."""
     family, kind, protocol, _, _ = address
     opened = socket.socket(family=family, type=kind, proto=protocol)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -122,6 +130,28 @@ def _open_socket(address: _AddressInfo) -> socket.socket:
         if option is not None:
             opened.setsockopt(socket.IPPROTO_TCP, option, value)
     return opened
+
+
+class _Chunks(httpx.AsyncByteStream):
+    def __init__(self, content: bytes) -> None:
+        self._content = memoryview(content)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for start in range(0, len(self._content), _CHUNK_BYTES):
+            yield bytes(self._content[start : start + _CHUNK_BYTES])
+
+
+def _in_chunks(request: httpx.Request) -> httpx.Request:
+    """Return a request that sends a very large body piece by piece, under the same Content-Length."""
+    if int(request.headers.get("content-length", 0)) <= _WHOLE_BODY_BYTES:
+        return request
+    return httpx.Request(
+        request.method,
+        request.url,
+        headers=request.headers,
+        stream=_Chunks(request.content),
+        extensions=request.extensions,
+    )
 
 
 def _limit_to_headers(request: httpx.Request) -> float | None:

@@ -5,7 +5,6 @@ Knows how a name becomes host and port. Must not know what the servers do.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Literal, Protocol, Self, TypeAlias, cast
 
@@ -15,10 +14,12 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel
 
+from nemo_gym.config_suggestions import did_you_mean
 from nemo_gym.config_types import DEFAULT_HOST
 from nemo_gym.errors import ConfigError, RequestError
 from nemo_gym.global_config import global_config_from_environment
 from nemo_gym.http_pool import HTTPPool
+from nemo_gym.http_retry import classify
 
 ServerStatus: TypeAlias = Literal["success", "connection_error", "timeout", "unknown_error"]
 
@@ -112,16 +113,14 @@ class ServerClient:
             sent["cookie"] = "; ".join(f"{key}={value}" for key, value in cookies.items())
         return await self.http_pool.send(method, str(url), name=server_name, content=content, headers=sent)
 
-    def poll_for_status(self, server_name: str) -> ServerStatus:
+    def poll_for_status(self, server_name: str, *, timeout: float = POLL_TIMEOUT) -> ServerStatus:
         """Say whether the named server answers at all; blocks, for use outside an event loop."""
         try:
-            httpx.get(self._base_url(server_name), timeout=POLL_TIMEOUT, trust_env=False)
+            httpx.get(self._base_url(server_name), timeout=timeout, trust_env=False)
         except httpx.TimeoutException:
             return "timeout"
-        except httpx.NetworkError:
-            return "connection_error"
-        except httpx.HTTPError:
-            return "unknown_error"
+        except httpx.TransportError as error:
+            return "connection_error" if classify(error).transient else "unknown_error"
         return "success"
 
     async def aclose(self) -> None:
@@ -145,11 +144,11 @@ def _address_of(config: Mapping[str, object], server_name: str) -> tuple[str, in
         host, port = str(block.get("host", DEFAULT_HOST)), str(block.get("port"))
     except OmegaConfBaseException as error:
         raise ConfigError(
-            f"`host` or `port` of `{server_name}` cannot be resolved", param=server_name
+            f"`host` or `port` of {server_name} cannot be resolved", param=server_name
         ) from error
     if not port.isdecimal():
         raise ConfigError(
-            f"`{server_name}` has no `port` in the configuration, so it cannot be called", param=server_name
+            f"{server_name} has no `port` in the configuration, so it cannot be called", param=server_name
         )
     return host, int(port)
 
@@ -159,10 +158,12 @@ def _first_mapping(block: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _unknown_server(config: Mapping[str, object], server_name: str) -> ConfigError:
-    known = sorted(str(key) for key in config if isinstance(config.get(key), Mapping))
-    close = difflib.get_close_matches(server_name, known, n=1)
-    hint = f"did you mean `{close[0]}`?" if close else f"servers there: {', '.join(known) or 'none'}"
-    return ConfigError(f"no server is named `{server_name}` in the configuration; {hint}", param=server_name)
+    known = [str(key) for key in config if isinstance(config.get(key), Mapping)]
+    return ConfigError(
+        f"no server is named {server_name}{did_you_mean(server_name, known)}; the blocks of the configuration: "
+        f"{', '.join(known) or 'none'}",
+        param=server_name,
+    )
 
 
 def _encode(json: object) -> bytes:
