@@ -262,3 +262,5 @@ class NeMoGymChatCompletion(ChatCompletion):
 
     choices: Annotated[list[NeMoGymChoice], Field(min_length=1)]  # type: ignore[assignment]
     service_tier: str | None = None  # type: ignore[assignment]
+    metadata: dict[str, object] | None = None  # type: ignore[assignment]
+    """OpenAI's holds texts; SGLang 0.5.23 puts lists of weight versions here."""

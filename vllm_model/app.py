@@ -59,7 +59,7 @@ TOKENIZE_FIELDS = ("model", "messages", "tools", "tool_choice", "chat_template_k
 class VLLMModel(SimpleResponsesAPIModel):
     """Keeps no state of a conversation: only connections, and which replicas are down."""
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True, hide_input_in_errors=True)
 
     length_patterns: ClassVar[Sequence[re.Pattern[str]]] = VLLM_PATTERNS
     """The sentences by which this engine refuses a request for its length."""
