@@ -148,7 +148,7 @@ def _address_of(config: Mapping[str, object], server_name: str) -> tuple[str, in
         ) from error
     if not port.isdecimal():
         raise ConfigError(
-            f"{server_name} has no `port` in the configuration, so it cannot be called", param=server_name
+            f"{server_name} has no `port` in the configuration, and cannot be called", param=server_name
         )
     return host, int(port)
 

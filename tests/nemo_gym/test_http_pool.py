@@ -60,6 +60,11 @@ async def reset(connection: Connection) -> None:
     connection.reset()
 
 
+async def answer_and_close(connection: Connection) -> None:
+    await connection.read_request()
+    await connection.answer(headers=("Connection: close",))
+
+
 async def test_refused_connection_is_tried_max_attempts_times_with_growing_waits(recorder: Recorder) -> None:
     pool = make_pool(recorder, HTTPClientConfig(max_attempts=4, backoff_initial=1.0, backoff_max=3.0))
     with pytest.raises(
@@ -446,10 +451,6 @@ def test_pool_serves_a_second_event_loop(recorder: Recorder) -> None:
     pool = make_pool(recorder)
 
     async def call() -> int:
-        async def answer_and_close(connection: Connection) -> None:
-            await connection.read_request()
-            await connection.answer(headers=("Connection: close",))
-
         async with socket_server(answer_and_close) as server:
             return (await pool.send("GET", server.url)).status_code
 
@@ -462,8 +463,8 @@ async def test_pool_left_open_by_another_loop_can_be_closed_and_used(recorder: R
     pool = make_pool(recorder)
 
     async def open_in_another_loop() -> None:
-        async with socket_server(answering) as server:
-            await pool.send("GET", server.url, headers={"connection": "close"})
+        async with socket_server(answer_and_close) as server:
+            await pool.send("GET", server.url)
 
     await asyncio.to_thread(asyncio.run, open_in_another_loop())
     await pool.aclose()
