@@ -129,7 +129,7 @@ class UpstreamUnavailableError(UpstreamError):
 
 
 class UpstreamContractError(UpstreamError):
-    """The engine answered 200 with something that cannot be used: missing, misaligned, non-finite, not what was sent."""
+    """The engine answered 200 with something unusable: missing, misaligned, non-finite, not what was sent."""
 
     code = "upstream_contract"
 

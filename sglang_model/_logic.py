@@ -11,7 +11,14 @@ from collections.abc import Mapping, Sequence
 from nemo_gym.errors import UpstreamContractError
 from nemo_gym.token_metadata import LogProbs, TokenIds
 
-UNSUPPORTED_SAMPLING_PARAMS = ("user", "parallel_tool_calls", "prediction", "modalities", "audio", "web_search_options")
+UNSUPPORTED_SAMPLING_PARAMS = (
+    "user",
+    "parallel_tool_calls",
+    "prediction",
+    "modalities",
+    "audio",
+    "web_search_options",
+)
 """Request fields that SGLang's `/generate` has no counterpart for (0.5.13)."""
 
 
@@ -31,7 +38,9 @@ def extract_generated_tokens_and_logprobs(result: Mapping[str, object]) -> tuple
 
     entries = meta.get("output_token_logprobs")
     if entries is not None:
-        pairs = [_pair(entry, index) for index, entry in enumerate(_sequence(entries, "output_token_logprobs"))]
+        pairs = [
+            _pair(entry, index) for index, entry in enumerate(_sequence(entries, "output_token_logprobs"))
+        ]
         raw_logprobs: list[object] = [logprob for logprob, _ in pairs]
         raw_ids: list[object] = [token_id for _, token_id in pairs]
     elif _either(meta, result, "output_token_logprobs_val") is not None:
@@ -145,7 +154,8 @@ def _require_same(ids: TokenIds, output_ids: TokenIds) -> None:
     if ids == output_ids:
         return
     first = next(
-        (i for i, (a, b) in enumerate(zip(ids, output_ids, strict=False)) if a != b), min(len(ids), len(output_ids))
+        (i for i, (a, b) in enumerate(zip(ids, output_ids, strict=False)) if a != b),
+        min(len(ids), len(output_ids)),
     )
     raise UpstreamContractError(
         f"the ids of output_token_logprobs do not match output_ids: {len(ids)} against {len(output_ids)} ids, "

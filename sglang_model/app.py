@@ -41,7 +41,8 @@ class SGLangModel(VLLMModel):
             )
         if self.config.ignored_settings:
             logging.getLogger(self.config.name).warning(
-                "transport: chat does not use %s: the engine renders and parses", ", ".join(self.config.ignored_settings)
+                "transport: chat does not use %s: the engine renders and parses",
+                ", ".join(self.config.ignored_settings),
             )
 
     def _preprocess_chat_completion_create_params(self, request: Request, body_dict: Body) -> Body:

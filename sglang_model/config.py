@@ -52,8 +52,8 @@ class SGLangModelConfig(VLLMModelConfig):
     def _generate_needs_the_context_length(self) -> Self:
         if self.transport == "generate" and self.context_length is None:
             raise ValueError(
-                "context_length is required for transport: generate, because the prompt is rendered here and must never "
-                "be cut: set context_length to the engine's --context-length"
+                "context_length is required for transport: generate, because the prompt is rendered here and must "
+                "never be cut: set context_length to the engine's --context-length"
             )
         return self
 
@@ -62,4 +62,8 @@ class SGLangModelConfig(VLLMModelConfig):
         """Settings that were given although the transport does not use them."""
         if self.transport == "generate":
             return []
-        return [name for name in GENERATE_ONLY if name in self.model_fields_set and getattr(self, name) is not None]
+        return [
+            name
+            for name in GENERATE_ONLY
+            if name in self.model_fields_set and getattr(self, name) is not None
+        ]

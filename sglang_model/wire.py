@@ -60,7 +60,9 @@ def refuse_unusable_finish(choice: Mapping[str, object], server: str) -> None:
         )
 
 
-def read_chat_turn(choice: Mapping[str, object], server: str, *, sent_ids: Sequence[int] | None = None) -> SampledTurn:
+def read_chat_turn(
+    choice: Mapping[str, object], server: str, *, sent_ids: Sequence[int] | None = None
+) -> SampledTurn:
     """The turn of one chat choice, every part checked against every other.
 
     `sent_ids` are the ids that were sent as `input_ids`, if any: the echo must be equal, because older engines and
@@ -94,9 +96,9 @@ def check_prompt_count(prompt_length: int, meta: Mapping[str, object], server: s
     counted = meta.get("prompt_tokens")
     if counted is not None and counted != prompt_length:
         raise UpstreamContractError(
-            f"{server}: the engine returned {prompt_length} prompt_token_ids but reports prompt_tokens={counted}, so the "
-            "model did not see this prompt. An SGLang server started with --allow-auto-truncate cuts prompts; start it "
-            "without"
+            f"{server}: the engine returned {prompt_length} prompt_token_ids but reports prompt_tokens={counted}, so "
+            "the model did not see this prompt. SGLang cuts prompts when it is started with --allow-auto-truncate; "
+            "start it without"
         )
 
 
@@ -105,14 +107,17 @@ def check_echo(sent_ids: Sequence[int], echoed_ids: Sequence[int], server: str) 
     if len(sent_ids) == len(echoed_ids) and all(a == b for a, b in zip(sent_ids, echoed_ids, strict=True)):
         return
     raise UpstreamContractError(
-        f"{server}: {len(sent_ids)} input_ids were sent but the engine reports a prompt of {len(echoed_ids)} other ids. "
-        f"SGLang older than {MINIMUM_CHAT_VERSION} and some routers ignore input_ids on chat; use `transport: generate` there"
+        f"{server}: {len(sent_ids)} input_ids were sent but the engine reports a prompt of {len(echoed_ids)} other "
+        f"ids. SGLang older than {MINIMUM_CHAT_VERSION} and some routers ignore input_ids on chat; use "
+        "`transport: generate` there"
     )
 
 
 def _checked_prompt(raw: object, server: str) -> TokenIds:
     if not isinstance(raw, list):
-        raise UpstreamContractError(f"{server}: expected prompt_token_ids to be a list, got {type(raw).__name__}")
+        raise UpstreamContractError(
+            f"{server}: expected prompt_token_ids to be a list, got {type(raw).__name__}"
+        )
     try:
         return TokenIds.checked(raw, "prompt_token_ids")
     except ValueError as error:

@@ -1,8 +1,8 @@
 """`VLLMModel`: a Responses and Chat API model server in front of an OpenAI-style chat completions endpoint.
 
-One request: `responses` converts to chat, `chat_completions` prepares the outgoing body, calls the engine, reads its
-first choice and validates what goes back. Each step is a method that a subclass may replace; `SGLangModel` replaces two.
-The steps themselves are pure functions in the modules beside this one.
+One request: `responses` converts to chat, `chat_completions` prepares the outgoing body, calls the engine, reads
+its first choice and validates what goes back. Each step is a method that a subclass may replace; `SGLangModel`
+replaces two. The steps themselves are pure functions in the modules beside this one.
 """
 
 from __future__ import annotations
@@ -148,7 +148,8 @@ class VLLMModel(SimpleResponsesAPIModel):
         outgoing: Body = body.model_dump(exclude_unset=True)
         outgoing["model"] = self.config.model
         outgoing = chat_body.with_extra_body(
-            chat_body.with_chat_template_kwargs(outgoing, self.config.chat_template_kwargs), self.config.extra_body
+            chat_body.with_chat_template_kwargs(outgoing, self.config.chat_template_kwargs),
+            self.config.extra_body,
         )
         answer = await self._with_failover(request, lambda client: client.create_response(**outgoing))
         return validated(NeMoGymResponse, answer, self.config.name)
@@ -222,7 +223,9 @@ class VLLMModel(SimpleResponsesAPIModel):
                 server=self.config.name,
             )
         first = message_of(choices[0])
-        if self.config.return_token_id_information and any(first.get(field) is None for field in TOKEN_FIELDS):
+        if self.config.return_token_id_information and any(
+            first.get(field) is None for field in TOKEN_FIELDS
+        ):
             await self._attach_token_id_information(choices[0], body_dict, client)
         return validated(NeMoGymChatCompletion, completion, self.config.name)
 
@@ -240,7 +243,9 @@ class VLLMModel(SimpleResponsesAPIModel):
                 if refusal is None:
                     raise
                 if refusal.allowed_new_tokens is None:
-                    raise ContextOverflowError(error.message, response_content=error.response_content) from error
+                    raise ContextOverflowError(
+                        error.message, response_content=error.response_content
+                    ) from error
                 if cuts_left == 0:
                     raise
                 body = chat_body.with_budget(body, refusal.allowed_new_tokens)
@@ -252,7 +257,9 @@ class VLLMModel(SimpleResponsesAPIModel):
             return empty_completion(self.config.model, "length")
         return empty_completion(self.config.model, "length", await self._tokenized_prompt(body_dict, client))
 
-    async def _attach_token_id_information(self, choice_dict: Body, body_dict: Body, client: NeMoGymAsyncOpenAI) -> None:
+    async def _attach_token_id_information(
+        self, choice_dict: Body, body_dict: Body, client: NeMoGymAsyncOpenAI
+    ) -> None:
         """Put the token triple into `choice_dict["message"]` and take the raw material out of the choice.
 
         The step that differs between engines; a subclass replaces it. Raises UpstreamContractError, a RuntimeError.
@@ -273,8 +280,8 @@ class VLLMModel(SimpleResponsesAPIModel):
         """Raise when the engine says that this choice is no finished generation, with or without token ids."""
         if choice_dict.get("finish_reason") == "abort":
             raise GenerationAbortedError(
-                f"{self.config.name}: the engine ended this generation with finish_reason abort. A partial turn is never "
-                "passed on as a complete one; repeat the request"
+                f"{self.config.name}: the engine ended this generation with finish_reason abort. A partial turn is "
+                "never passed on as a complete one; repeat the request"
             )
 
     def _tidy_choice(self, choice_dict: Body) -> None:

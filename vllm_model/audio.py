@@ -15,7 +15,14 @@ from nemo_gym.errors import RequestError
 Message = dict[str, object]
 
 AUDIO_KEYS = ("audio_data", "audio_path", "audio_paths")
-MIME_SUBTYPES = {".wav": "wav", ".flac": "flac", ".mp3": "mpeg", ".m4a": "mp4", ".ogg": "ogg", ".opus": "opus"}
+MIME_SUBTYPES = {
+    ".wav": "wav",
+    ".flac": "flac",
+    ".mp3": "mpeg",
+    ".m4a": "mp4",
+    ".ogg": "ogg",
+    ".opus": "opus",
+}
 
 
 class AudioFileNotFoundError(RequestError, FileNotFoundError):
@@ -36,7 +43,8 @@ def move_audio_into_messages(body: dict[str, object], audio_root: str | None) ->
     present = [key for key in AUDIO_KEYS if metadata.get(key)]
     if len(present) > 1:
         raise RequestError(
-            f"metadata may name audio in one way only, got {', '.join(present)} together", param=f"metadata.{present[1]}"
+            f"metadata may name audio in one way only, got {', '.join(present)} together",
+            param=f"metadata.{present[1]}",
         )
     if not present:
         return body
@@ -56,7 +64,8 @@ def audio_file_to_data_uri(audio_path: str, audio_root: str | None) -> str:
     if not path.is_absolute():
         if audio_root is None:
             raise RequestError(
-                "a relative metadata.audio_path needs the server setting audio_root", param="metadata.audio_path"
+                "a relative metadata.audio_path needs the server setting audio_root",
+                param="metadata.audio_path",
             )
         path = Path(audio_root) / path
     subtype = MIME_SUBTYPES.get(path.suffix.lower())
@@ -81,7 +90,8 @@ def _audio_urls(key: str, value: object, audio_root: str | None) -> list[str]:
         return [audio_file_to_data_uri(str(value), audio_root)]
     if not isinstance(value, list):
         raise RequestError(
-            f"metadata.audio_paths must be a list of paths, got {type(value).__name__}", param="metadata.audio_paths"
+            f"metadata.audio_paths must be a list of paths, got {type(value).__name__}",
+            param="metadata.audio_paths",
         )
     return [audio_file_to_data_uri(str(path), audio_root) for path in value]
 

@@ -25,14 +25,16 @@ def messages_of(body: Mapping[str, object]) -> list[Message]:
 def with_system_for_developer(body: Body) -> Body:
     """For chat templates that do not know the role `developer`."""
     renamed = [
-        {**message, "role": "system"} if message.get("role") == "developer" else message for message in messages_of(body)
+        {**message, "role": "system"} if message.get("role") == "developer" else message
+        for message in messages_of(body)
     ]
     return {**body, "messages": renamed}
 
 
 def with_chat_template_kwargs(body: Body, configured: Mapping[str, object] | None) -> Body:
-    """Chat template arguments of the configuration, of `metadata.chat_template_kwargs` and of the request, in that order.
+    """Chat template arguments of the configuration, of `metadata.chat_template_kwargs` and of the request.
 
+    Later ones win, key by key.
     The result holds copies: a request must not change the configuration of the next one. Raises RequestError.
     """
     merged = {
@@ -68,13 +70,22 @@ def without_null(body: Body, key: str) -> Body:
 
 
 def without_idle_tool_choice(body: Body) -> Body:
-    """No tools: `tool_choice` and `parallel_tool_calls` say nothing, and engines refuse them. `required` is an error."""
+    """Without tools, `tool_choice` and `parallel_tool_calls` say nothing, and engines refuse them.
+
+    Raises RequestError when `tool_choice` asks for a call.
+    """
     if body.get("tools"):
         return body
     choice = body.get("tool_choice")
     if choice == "required" or isinstance(choice, Mapping):
-        raise RequestError("tool_choice asks for a call, which requires at least one tool in tools", param="tool_choice")
-    return {key: value for key, value in body.items() if key not in ("tools", "tool_choice", "parallel_tool_calls")}
+        raise RequestError(
+            "tool_choice asks for a call, which requires at least one tool in tools", param="tool_choice"
+        )
+    return {
+        key: value
+        for key, value in body.items()
+        if key not in ("tools", "tool_choice", "parallel_tool_calls")
+    }
 
 
 def with_budget(body: Body, max_new_tokens: int) -> Body:
@@ -89,7 +100,8 @@ def require_one_choice(body: Mapping[str, object]) -> None:
     n = body.get("n")
     if n is not None and n != 1:
         raise RequestError(
-            f"n must be 1 while return_token_id_information is on, got {n}: send one request per sample", param="n"
+            f"n must be 1 while return_token_id_information is on, got {n}: send one request per sample",
+            param="n",
         )
 
 

@@ -33,7 +33,9 @@ def empty_completion(
     if prompt_token_ids is not None:
         count = len(prompt_token_ids)
         message.update(
-            prompt_token_ids=prompt_token_ids, generation_token_ids=TokenIds(), generation_log_probs=LogProbs()
+            prompt_token_ids=prompt_token_ids,
+            generation_token_ids=TokenIds(),
+            generation_log_probs=LogProbs(),
         )
         completion["usage"] = {"prompt_tokens": count, "completion_tokens": 0, "total_tokens": count}
     return NeMoGymChatCompletion.model_validate(completion)
@@ -68,7 +70,9 @@ def read_token_ids_of_logprobs(choice: Mapping[str, object], server: str) -> tup
     try:
         return TokenIds.checked(ids), LogProbs.checked(values, "logprobs.content[].logprob")
     except ValueError as error:
-        raise UpstreamContractError(f"{server}: the engine's token ids or logprobs cannot be used: {error}") from error
+        raise UpstreamContractError(
+            f"{server}: the engine's token ids or logprobs cannot be used: {error}"
+        ) from error
 
 
 def read_tokenized_prompt(answer: Mapping[str, object], server: str) -> TokenIds:
@@ -76,4 +80,6 @@ def read_tokenized_prompt(answer: Mapping[str, object], server: str) -> TokenIds
     try:
         return TokenIds.checked(answer.get("tokens"), "tokens")
     except ValueError as error:
-        raise UpstreamContractError(f"{server}: the engine's /tokenize answer cannot be used: {error}") from error
+        raise UpstreamContractError(
+            f"{server}: the engine's /tokenize answer cannot be used: {error}"
+        ) from error

@@ -12,7 +12,8 @@ from nemo_gym.http_pool import HTTPClientConfig
 
 class VLLMModelConfig(BaseResponsesAPIModelConfig):
     base_url: list[str] = Field(min_length=1)
-    """URL of the engine, with or without `/v1`; or a list of replicas. A session stays with one replica while it answers."""
+    """URL of the engine, with or without `/v1`; or a list of replicas. A session stays with one of them while it
+    answers."""
 
     api_key: str
     """Bearer token for the engine. Any text for an engine that asks for none."""

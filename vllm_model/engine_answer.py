@@ -18,7 +18,9 @@ def choices_of(completion: Mapping[str, object], server: str) -> list[Body]:
     choices = completion.get("choices")
     if not isinstance(choices, list) or not choices:
         came = f"{len(choices)} choices" if isinstance(choices, list) else type(choices).__name__
-        raise UpstreamContractError(f"{server}: expected the engine's answer to have a list of choices, got {came}")
+        raise UpstreamContractError(
+            f"{server}: expected the engine's answer to have a list of choices, got {came}"
+        )
     for index, choice in enumerate(choices):
         if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
             raise UpstreamContractError(f"{server}: choices[{index}] of the engine's answer has no message")
@@ -35,7 +37,8 @@ def validated(model: type[Model], answer: Mapping[str, object], server: str) -> 
     try:
         return model.model_validate(answer)
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_input=False, include_url=False)]
+        found = error.errors(include_input=False, include_url=False)
+        problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in found]
         raise UpstreamContractError(
             f"{server}: the engine's answer is no {model.__name__}: {'; '.join(problems[:5])}"
         ) from error

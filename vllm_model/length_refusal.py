@@ -41,7 +41,9 @@ VLLM_PATTERNS = (
 """vLLM's and OpenAI's sentences. Named groups give the numbers where the sentence has them."""
 
 
-def read_length_refusal(error: UpstreamStatusError, patterns: Sequence[re.Pattern[str]]) -> LengthRefusal | None:
+def read_length_refusal(
+    error: UpstreamStatusError, patterns: Sequence[re.Pattern[str]]
+) -> LengthRefusal | None:
     """What the refusal says by the first pattern that matches, or None when it is about something else.
 
     A pattern's groups: `limit` and `prompt` together (the context and the prompt's length) or `budget` (the number of

@@ -1,4 +1,4 @@
-"""Reasoning between two conventions: `<think>` spans inside the content, as agents carry it, and the engine's own field.
+"""Reasoning between two conventions: `<think>` spans inside the content, as agents carry it, and the engine's field.
 
 Inbound history has spans; an engine with a reasoning parser wants `reasoning_content` (SGLang, older vLLM) or
 `reasoning` (newer vLLM), so both are set. Its answers have the field; agents get the span back. No text may be lost on

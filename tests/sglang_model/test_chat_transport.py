@@ -19,7 +19,7 @@ FUNCTION = {
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
 TOOLS = [{"type": "function", "function": FUNCTION}]
-CALL = '<think>\nneed it\n</think>\n\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+CALL = '<think>\nneed\n</think>\n\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 RULES = (
     Rule(when="<tool_response>", reply="<think>\ngood\n</think>\n\nSunny."),
     Rule(when="weather in Paris", reply=CALL),

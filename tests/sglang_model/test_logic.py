@@ -18,7 +18,10 @@ def answer(entries: object, **meta: object) -> dict[str, object]:
 
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_entries_of_logprob_id_text_give_ids_and_logprobs(kind):
-    assert extract_generated_tokens_and_logprobs(answer([kind(entry) for entry in ENTRIES])) == ([11, 12], [-0.5, -1.5])
+    assert extract_generated_tokens_and_logprobs(answer([kind(entry) for entry in ENTRIES])) == (
+        [11, 12],
+        [-0.5, -1.5],
+    )
 
 
 @pytest.mark.parametrize("key", ["token_id", "id"])
@@ -55,10 +58,16 @@ def test_present_but_empty_arrays_are_a_generation_of_zero_tokens(result):
     [
         ({"text": "x", "meta_info": {"id": "r"}}, r"\['meta_info', 'text'\].*\['id'\].*return_logprob"),
         (answer([[-0.5]]), r"output_token_logprobs\[0\]"),
-        (answer([[None, 11]]), "no logprob.*null"),
+        (answer([[None, 11]]), r"no logprob.*null"),
         (answer([{"id": None, "logprob": -0.5}]), "no token id"),
-        ({"meta_info": {"output_token_logprobs_val": [-0.5], "output_token_logprobs_idx": [1, 2]}}, "1 logprobs for 2"),
-        ({"meta_info": {"output_token_logprobs_val": [], "output_token_logprobs_idx": [1]}}, "0 logprobs for 1"),
+        (
+            {"meta_info": {"output_token_logprobs_val": [-0.5], "output_token_logprobs_idx": [1, 2]}},
+            "1 logprobs for 2",
+        ),
+        (
+            {"meta_info": {"output_token_logprobs_val": [], "output_token_logprobs_idx": [1]}},
+            "0 logprobs for 1",
+        ),
         ({"meta_info": {"output_token_logprobs_val": [-0.5]}}, "1 logprobs for 0"),
     ],
 )
@@ -77,14 +86,23 @@ def test_missing_or_malformed_training_data_is_refused(result, words):
     ],
 )
 def test_ids_that_differ_from_a_second_copy_are_refused_without_printing_them(result):
-    with pytest.raises(RuntimeError, match="do not match output_ids.*position") as caught:
+    with pytest.raises(RuntimeError, match=r"do not match output_ids.*position") as caught:
         extract_generated_tokens_and_logprobs(result)
     assert "[" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "entry",
-    [[-0.5, True], [-0.5, 11.9], [-0.5, "12"], [-0.5, -1], [math.nan, 11], [-math.inf, 11], [True, 11], ["-0.5", 11]],
+    [
+        [-0.5, True],
+        [-0.5, 11.9],
+        [-0.5, "12"],
+        [-0.5, -1],
+        [math.nan, 11],
+        [-math.inf, 11],
+        [True, 11],
+        ["-0.5", 11],
+    ],
 )
 def test_nothing_is_coerced_into_an_id_or_a_logprob(entry):
     with pytest.raises(UpstreamContractError):
