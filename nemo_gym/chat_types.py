@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from nemo_gym.responses_types import Metadata
 from nemo_gym.sampling_fields import Count, NoStream, SamplingFields
-from nemo_gym.tagged_union import PlainPath, described, field_of, part_type, text_or_parts
+from nemo_gym.tagged_union import PlainPath, described, part_type, text_or_parts
 from nemo_gym.token_metadata import LogProbs, RoutedExperts, TokenIDLogProbMixin, TokenIds, has_token_metadata
 
 _KEEP = ConfigDict(extra="allow")
@@ -143,7 +143,9 @@ class NeMoGymChatCompletionToolMessageParam(TypedDict):
 
 
 def _message_kind(message: object) -> str:
-    role = field_of(message, "role")
+    if not isinstance(message, dict):
+        return f"a message of kind {type(message).__name__}"
+    role = message.get("role")
     if role == "assistant" and has_token_metadata(message):
         return "assistant_for_training"
     return role if role in _ROLES and isinstance(role, str) else described(role)

@@ -116,9 +116,12 @@ class NeMoGymResponseCreateParamsNonStreaming(SamplingFields):
     tools: list[NeMoGymToolParam] | None = Field(default_factory=list)
     top_logprobs: Count | None = None
 
+    access_programs: object = None
     background: StrictBool | None = None
+    background_options: object = None
     context_management: object = None
     conversation: object = None
+    image: object = None
     include: list[str] | None = None
     max_tool_calls: int | None = None
     moderation: object = None
