@@ -48,7 +48,7 @@ from nemo_gym.responses_items import (
 from nemo_gym.responses_parts import NeMoGymContent
 from nemo_gym.responses_types import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.tagged_union import described, field_of
-from nemo_gym.token_metadata import TOKEN_FIELDS, token_metadata_of
+from nemo_gym.token_metadata import token_metadata_of
 
 __all__ = [
     "ResponsesConverter",
@@ -58,8 +58,6 @@ __all__ = [
     "VLLMConverterResponsesToChatCompletionsState",
     "split_responses_input_output_items",
 ]
-
-_CARRIED: Final = (*TOKEN_FIELDS, "routed_experts")
 
 
 class ResponsesConverter(BaseModel):
@@ -111,11 +109,7 @@ class ResponsesConverter(BaseModel):
 
     def postprocess_chat_response(self, choice: NeMoGymChoice) -> list[NeMoGymResponseOutputItem]:
         """The items of a sampled message."""
-        message = choice.message.model_dump(exclude_none=True, exclude=set(_CARRIED))
-        carried = {name: getattr(choice.message, name, None) for name in _CARRIED}
-        return self.postprocess_assistant_message_dict(
-            message | {name: value for name, value in carried.items() if value is not None}
-        )
+        return self.postprocess_assistant_message_dict(choice.message.model_dump(exclude_none=True))
 
     def postprocess_assistant_message_dict(
         self, message_dict: Mapping[str, object], where: str = "message"
