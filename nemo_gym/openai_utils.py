@@ -29,6 +29,7 @@ from nemo_gym.chat_types import (
     NeMoGymFunction,
     NeMoGymFunctionDefinition,
 )
+from nemo_gym.http_retry import RETRY_STATUSES
 from nemo_gym.openai_client import NeMoGymAsyncOpenAI
 from nemo_gym.responses_items import (
     RESPONSES_TO_TRAIN,
@@ -68,8 +69,14 @@ from nemo_gym.responses_types import (
 )
 from nemo_gym.token_metadata import RoutedExperts, TokenIDLogProbMixin, TokenIDLogProbTypedDictMixin
 
+RATE_LIMIT_ERROR_CODES = sorted(RETRY_STATUSES)
+RETRY_ERROR_CODES = RATE_LIMIT_ERROR_CODES
+"""One list under Gym's two names: unlike Gym's, this project's client does not repeat a 500."""
+
 __all__ = [
+    "RATE_LIMIT_ERROR_CODES",
     "RESPONSES_TO_TRAIN",
+    "RETRY_ERROR_CODES",
     "NeMoGymAsyncOpenAI",
     "NeMoGymChatCompletion",
     "NeMoGymChatCompletionAssistantMessageForTrainingParam",
