@@ -78,7 +78,7 @@ class SocketTransport(httpx.AsyncBaseTransport):
                 limit=0 if self._max_connections is None else self._max_connections,
                 keepalive_timeout=self._keepalive_expiry,
                 ssl=self._ssl_context,
-                socket_factory=open_socket,
+                socket_factory=_open_socket,
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             read_bufsize=_READ_BUFFER_BYTES,
@@ -120,7 +120,7 @@ async def _note_reuse(
         reuse.reused = True
 
 
-def open_socket(address: _AddressInfo) -> socket.socket:
+def _open_socket(address: _AddressInfo) -> socket.socket:
     """Open a client socket that notices a peer which is gone, as far as the platform can."""
     family, kind, protocol, _, _ = address
     opened = socket.socket(family=family, type=kind, proto=protocol)

@@ -160,7 +160,7 @@ def _first_mapping(block: Mapping[str, object]) -> Mapping[str, object]:
 def _unknown_server(config: Mapping[str, object], server_name: str) -> ConfigError:
     known = [str(key) for key in config if isinstance(config.get(key), Mapping)]
     return ConfigError(
-        f"no server is named {server_name}{did_you_mean(server_name, known)}; the blocks of the configuration: "
+        f"no server is named {server_name}{did_you_mean(server_name, known)}; the configuration has: "
         f"{', '.join(known) or 'none'}",
         param=server_name,
     )

@@ -1,15 +1,31 @@
-"""The parts of the transport that the pool's tests cannot see from outside."""
+"""What the transport does to its sockets; everything else about it is seen through the pool."""
 
 from __future__ import annotations
 
 import socket
 
-from nemo_gym.http_transport import open_socket
+import pytest
+
+from nemo_gym.http_pool import HTTPPool
+from tests.support.socket_servers import answering, socket_server
+
+PROBES = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
-def test_peer_that_vanished_is_noticed_by_probes() -> None:
-    with open_socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 0))) as opened:
-        assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-        for name, seconds in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
-            if hasattr(socket, name):
-                assert opened.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) == seconds
+async def test_peer_that_vanished_is_noticed_by_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[tuple[int, int], object] = {}
+    original = socket.socket.setsockopt
+
+    def recording(self: socket.socket, level: int, option: int, *value: int) -> None:
+        original(self, level, option, *value)
+        options[level, option] = value[0]
+
+    monkeypatch.setattr(socket.socket, "setsockopt", recording)
+    async with socket_server(answering) as server:
+        pool = HTTPPool()
+        await pool.send("GET", server.url)
+        await pool.aclose()
+    assert options[socket.SOL_SOCKET, socket.SO_KEEPALIVE]
+    for name, seconds in PROBES.items():
+        if hasattr(socket, name):
+            assert options[socket.IPPROTO_TCP, getattr(socket, name)] == seconds

@@ -131,7 +131,7 @@ def test_arguments_can_be_read_back() -> None:
 
 async def test_key_overrides_the_authorization_of_default_headers() -> None:
     engine = json_engine()
-    await client_of(engine, default_headers={"authorization": "Basic x", "X-Team": "rl"}).create_generate()
+    await client_of(engine, default_headers={"AUTHORIZATION": "Basic x", "X-Team": "rl"}).create_generate()
     (request,) = engine.requests
     assert request.headers.get_list("authorization") == [f"Bearer {KEY}"]
     assert request.headers["x-team"] == "rl"
