@@ -6,6 +6,7 @@ It joins routes, authorisation, recording and misbehaviours; what an endpoint sa
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import orjson
 from starlette.applications import Starlette
@@ -134,7 +135,7 @@ class Engine:
             return CutResponse(b"", 500, {}, cut_at=0)
         wrong = exchange.misbehaviour
         if wrong is not None and answer.status == 200 and not wrong.answers_instead:
-            answer = Answer(wrong.edit(answer.payload), answer.status, answer.headers)
+            answer = replace(answer, payload=wrong.edit(answer.payload))
         return response_of(answer, wrong)
 
     async def _answer(self, exchange: Exchange, endpoint: Endpoint) -> Answer:

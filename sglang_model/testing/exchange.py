@@ -44,11 +44,12 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`payload` None is an empty body, a str is text, everything else is JSON."""
+    """`payload` is JSON, a `str` too; `plain` sends a `str` as text. None is an empty body."""
 
     payload: object
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
+    plain: bool = False
 
 
 class InsteadError(Exception):
@@ -68,12 +69,13 @@ def answer_of(misbehaviour: Misbehaviour) -> Answer:
     headers = {}
     if misbehaviour.retry_after is not None:
         headers["retry-after"] = str(misbehaviour.retry_after)
-    return Answer(misbehaviour.body, misbehaviour.status or 200, headers)
+    plain = isinstance(misbehaviour.body, str)
+    return Answer(misbehaviour.body, misbehaviour.status or 200, headers, plain=plain)
 
 
 def response_of(answer: Answer, misbehaviour: Misbehaviour | None) -> Response:
     """The HTTP response of `answer`, with the misbehaviour's truncation or cut."""
-    body, media_type = _encode(answer.payload)
+    body, media_type = _encode(answer)
     if misbehaviour is not None and misbehaviour.truncate_at is not None:
         body = body[: misbehaviour.truncate_at]
     headers = dict(answer.headers)
@@ -84,10 +86,11 @@ def response_of(answer: Answer, misbehaviour: Misbehaviour | None) -> Response:
     return Response(body, answer.status, headers)
 
 
-def _encode(payload: object) -> tuple[bytes, str | None]:
+def _encode(answer: Answer) -> tuple[bytes, str | None]:
+    payload = answer.payload
     if payload is None:
         return b"", None
-    if isinstance(payload, str):
+    if isinstance(payload, str) and answer.plain:
         html = payload.lstrip().startswith("<")
         return payload.encode(), "text/html; charset=utf-8" if html else "text/plain; charset=utf-8"
     # Not orjson: it refuses NaN, which an engine told to misbehave must be able to write.

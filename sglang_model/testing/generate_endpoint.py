@@ -44,7 +44,7 @@ async def answer_generate(state: EngineState, exchange: Exchange) -> Answer:
     except TypedParamError as error:
         return Answer({"error": str(error)}, 400)
     except ServerFaultError:
-        return Answer("Internal Server Error", 500)
+        return Answer("Internal Server Error", 500, plain=True)
 
 
 async def _answer(state: EngineState, exchange: Exchange, body: Mapping[str, object]) -> Answer:

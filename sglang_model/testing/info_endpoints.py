@@ -13,6 +13,7 @@ from sglang_model.testing.wire_shapes import Json, object_error
 
 
 async def answer_root(_state: EngineState, _exchange: Exchange) -> Answer:
+    """A JSON string, quotes and all."""
     return Answer("SGLang is running")
 
 
@@ -123,6 +124,8 @@ def _reported(parser: str | None) -> str | None:
 
 async def answer_loads(state: EngineState, _exchange: Exchange) -> Answer:
     loads: Json = {"timestamp": datetime.now(UTC).isoformat(), "version": state.settings.version, "loads": []}
+    if state.version.weight_versions:
+        loads |= {"accelerator": None, "num_accelerators": 1}
     return Answer(loads)
 
 

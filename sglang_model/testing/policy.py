@@ -85,9 +85,6 @@ class Policy:
         self._tokenizer = tokenizer
         self._seed = seed
         self._used: dict[int, tuple[Rule, int]] = {}
-        self._ordinary = [
-            token_id for token_id in range(256, tokenizer.vocab_size) if token_id not in tokenizer.added_ids
-        ]
 
     def rule_for(self, prompt_ids: Sequence[int]) -> Rule | None:
         """The first rule that matches; counts the use of a rule with `times`."""
@@ -125,7 +122,8 @@ class Policy:
         roll = context.draw(*salt, 2)
         if position >= max(params.min_new_tokens, 1) and roll % _EOS_CHANCE == 0:
             return self._tokenizer.eos_token_id
-        return self._ordinary[(roll >> 8) % len(self._ordinary)]
+        ordinary = self._tokenizer.ordinary_ids
+        return ordinary[(roll >> 8) % len(ordinary)]
 
     def _salt(self, params: SamplingParams, choice: int) -> tuple[int, ...]:
         """Greedy sampling sees the context alone; otherwise the seed and the distribution's parameters

@@ -15,7 +15,7 @@ from sglang_model.testing.misbehaviour import Misbehaviour
 from sglang_model.testing.policy import Policy
 from sglang_model.testing.sampling import SamplingParams, WireValueError
 from sglang_model.testing.settings import EngineSettings
-from sglang_model.testing.tokenizer import EngineTokenizer, builtin_tokenizer
+from sglang_model.testing.tokenizer import EngineTokenizer, builtin_tokenizer, folder_tokenizer
 from sglang_model.testing.versions import VERSIONS
 from sglang_model.testing.wire_shapes import MetaInfo
 
@@ -111,7 +111,7 @@ class EngineState:
 def _load_tokenizer(settings: EngineSettings) -> EngineTokenizer:
     if settings.tokenizer_folder is None:
         return builtin_tokenizer()
-    return EngineTokenizer.from_folder(settings.tokenizer_folder)
+    return folder_tokenizer(settings.tokenizer_folder)
 
 
 def _load_template(settings: EngineSettings) -> ChatTemplate:

@@ -75,7 +75,7 @@ async def answer_parse_function_call(state: EngineState, exchange: Exchange) -> 
     body = exchange.body if isinstance(exchange.body, dict) else {}
     parser = str(body.get("tool_call_parser"))
     if not knows_tool_parser(parser):
-        return Answer("Internal Server Error", 500)
+        return Answer("Internal Server Error", 500, plain=True)
     names = [str(tool["function"]["name"]) for tool in body.get("tools") or []]
     parsed = parse_tool_calls(str(body.get("text", "")), names, parser, state.version)
     calls = [
@@ -91,7 +91,7 @@ async def answer_separate_reasoning(state: EngineState, exchange: Exchange) -> A
     body = exchange.body if isinstance(exchange.body, dict) else {}
     parser = str(body.get("reasoning_parser"))
     if not knows_reasoning_parser(parser):
-        return Answer("Internal Server Error", 500)
+        return Answer("Internal Server Error", 500, plain=True)
     forced = reasons_by_default(parser, enable_thinking=False)
     reasoning, text = split_reasoning(str(body.get("text", "")), state.version, forced=forced)
     return Answer({"reasoning_text": reasoning, "text": text})

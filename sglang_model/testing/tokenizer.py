@@ -78,19 +78,9 @@ class EngineTokenizer:
         self.special_ids = frozenset(
             token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special
         )
-        self.added_ids = frozenset(backend.get_added_tokens_decoder())
-
-    @classmethod
-    def from_folder(cls, folder: Path) -> EngineTokenizer:
-        """Reads `tokenizer.json`, and `tokenizer_config.json` for the eos token if there is one."""
-        config_path = folder / "tokenizer_config.json"
-        config = orjson.loads(config_path.read_bytes()) if config_path.exists() else {}
-        eos = config.get("eos_token", "<|im_end|>")
-        return cls(
-            Tokenizer.from_file(str(folder / "tokenizer.json")),
-            eos_token=eos["content"] if isinstance(eos, dict) else eos,
-            model_max_length=int(config.get("model_max_length", 131072)),
-        )
+        added = backend.get_added_tokens_decoder()
+        self.ordinary_ids = [token_id for token_id in range(256, self.vocab_size) if token_id not in added]
+        """Ids that stand for text of more than one byte: what a sampler without a script chooses from."""
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
@@ -147,3 +137,19 @@ def builtin_tokenizer() -> EngineTokenizer:
     )
     backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in MARKUP_TOKENS])
     return EngineTokenizer(backend, eos_token=SPECIAL_TOKENS[-1])
+
+
+@cache
+def folder_tokenizer(folder: Path) -> EngineTokenizer:
+    """The tokenizer of a folder: `tokenizer.json`, and `tokenizer_config.json` for the eos token if there is one.
+
+    Cached, because a big vocabulary takes a second to read and nothing here ever changes it.
+    """
+    config_path = folder / "tokenizer_config.json"
+    config = orjson.loads(config_path.read_bytes()) if config_path.exists() else {}
+    eos = config.get("eos_token", SPECIAL_TOKENS[-1])
+    return EngineTokenizer(
+        Tokenizer.from_file(str(folder / "tokenizer.json")),
+        eos_token=eos["content"] if isinstance(eos, dict) else eos,
+        model_max_length=int(config.get("model_max_length", 131072)),
+    )
