@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig
 from nemo_gym.http_pool import HTTPClientConfig
@@ -61,3 +61,16 @@ class VLLMModelConfig(BaseResponsesAPIModelConfig):
     @classmethod
     def _one_url_is_a_list(cls, value: object) -> object:
         return [value] if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _native_forwards_what_it_gets(self) -> Self:
+        """The engine's own Responses API returns no token ids, and its requests are not rewritten here."""
+        unusable = {
+            "return_token_id_information: true": self.return_token_id_information,
+            "replace_developer_role_with_system: true": self.replace_developer_role_with_system,
+            "sequential_reasoning_allowed: false": not self.sequential_reasoning_allowed,
+        }
+        chosen = [setting for setting, is_set in unusable.items() if is_set]
+        if self.is_responses_native and chosen:
+            raise ValueError(f"is_responses_native: true cannot be combined with {', '.join(chosen)}")
+        return self

@@ -1,0 +1,37 @@
+"""Facts in the documents that a test can read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sglang_model.config_reference import configuration_reference
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*_model/README.md")])
+
+
+def test_the_configuration_page_is_what_the_classes_say():
+    assert (ROOT / "docs/configuration.md").read_text() == configuration_reference(), "run `make docs`"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_file_that_a_document_names_exists(document):
+    """Names in backticks with a folder and an ending, and the targets of links."""
+    text = document.read_text()
+    named = re.findall(
+        r"`((?:nemo_gym|vllm_model|sglang_model|tests|configs|docs|examples)/[\w/.*-]+)`", text
+    )
+    linked = [target.split("#")[0] for target in re.findall(r"\]\((?!https?:)([^)]+)\)", text)]
+    for name in named:
+        assert list(ROOT.glob(name)), f"{document.name} names {name}"
+    for target in filter(None, linked):
+        assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_the_changelog_has_a_section_for_the_version():
+    version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version is not None
+    assert f"## [{version.group(1)}]" in (ROOT / "CHANGELOG.md").read_text()
