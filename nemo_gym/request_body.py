@@ -19,7 +19,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 DEFAULT_MAX_REQUEST_BYTES: Final = 256 * 1024 * 1024
 
-_NOT_JSON: Final = (b"NaN", b"Infinity", b"-Infinity")
+_NOT_NUMBERS: Final = ("NaN", "Infinity")
 
 
 class UnsupportedContentEncodingError(RequestError):
@@ -31,18 +31,8 @@ class UnsupportedContentEncodingError(RequestError):
 
 async def read_model(request: Request, model_class: type[Model], *, max_request_bytes: int) -> Model:
     """Read the body as a `model_class`. Raises RequestError, ClientDisconnect when the caller has left."""
-    return validate_object(await read_object(request, max_request_bytes=max_request_bytes), model_class)
-
-
-async def read_object(request: Request, *, max_request_bytes: int) -> dict[str, object]:
-    """Read `request`'s body as a JSON object that does not ask for a stream."""
-    body = decode_object(await read_bytes(request, max_request_bytes=max_request_bytes))
-    if body.get("stream"):
-        raise RequestError(
-            "stream: streaming is not supported, a stream carries no token ids; send false or leave it out",
-            param="stream",
-        )
-    return body
+    raw = await read_bytes(request, max_request_bytes=max_request_bytes)
+    return validate_object(decode_object(raw), model_class)
 
 
 async def read_bytes(request: Request, *, max_request_bytes: int) -> bytes:
@@ -99,10 +89,10 @@ def _too_large(size: int, limit: int) -> RequestTooLargeError:
 
 def _why_not_json(raw: bytes, error: orjson.JSONDecodeError) -> str:
     try:
-        raw.decode("utf-8")
+        text = raw.decode("utf-8")
     except UnicodeDecodeError as undecodable:
         return f"the request body is not UTF-8: byte {undecodable.start} of {len(raw)} ({undecodable.reason})"
     place = f"line {error.lineno}, column {error.colno} (character {error.pos})"
-    if raw.decode("utf-8")[error.pos :].encode("utf-8").startswith(_NOT_JSON):
+    if text.startswith(_NOT_NUMBERS, error.pos):
         return f"the request body is not JSON: NaN and Infinity are not JSON numbers, at {place}"
     return f"the request body is not JSON: {error.msg} at {place}"

@@ -67,6 +67,16 @@ async def test_handlers_with_and_without_a_request_are_served() -> None:
         assert messages.json()["model"] == "x"
 
 
+async def test_a_handler_without_annotations_is_known_by_the_name_of_its_parameter() -> None:
+    class Untyped(WithoutRequest):
+        async def chat_completions(self, request, body):  # type: ignore[no-untyped-def,override]
+            return {"path": request.url.path, "messages": len(body.messages)}
+
+    model = Untyped(config=config_for(), server_client=ServerClient(global_config_dict={}))
+    async with client_for(model.setup_webserver()) as client:
+        assert (await post_chat(client)).json() == {"path": "/v1/chat/completions", "messages": 1}
+
+
 async def test_handlers_get_validated_bodies() -> None:
     model = scripted_model()
     async with client_for(model.setup_webserver()) as client:

@@ -27,6 +27,10 @@ class Typed(BaseModel):
     number: int
 
 
+class Enveloped(BaseModel):
+    body: Typed
+
+
 def app_raising(exc: Exception) -> FastAPI:
     app = FastAPI(openapi_url=None)
 
@@ -38,7 +42,12 @@ def app_raising(exc: Exception) -> FastAPI:
         raise AssertionError("validation let a wrong body through")
 
     app.add_route("/", fail)
+
+    async def enveloped(envelope: Enveloped) -> None:
+        raise AssertionError("validation let a wrong body through")
+
     app.post("/typed")(typed)
+    app.post("/enveloped")(enveloped)
     install_error_handling(app, "policy_model")
     return app
 
@@ -118,6 +127,14 @@ async def test_an_error_of_the_tree_is_logged_in_one_line(
     assert record.getMessage() == "GET /: 500 upstream_contract: 12 ids but 11 logprobs, request id req-8"
 
 
+async def test_what_the_caller_did_wrong_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    await answer_to(RequestError("no", param="input.0"))
+    await answer_to(UpstreamUnavailableError("down"))
+    levels = [record.levelno for record in caplog.records if record.name == "policy_model"]
+    assert levels == [logging.INFO, logging.WARNING]
+
+
 async def test_a_client_that_went_away_is_no_error_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     app = app_raising(ClientDisconnect())
     sent: list[object] = []
@@ -157,8 +174,10 @@ async def test_an_http_exception_of_a_plugin_keeps_status_text_and_headers() -> 
 async def test_a_typed_route_of_a_plugin_reports_its_field_as_we_do() -> None:
     async with client_for(app_raising(GymError("no"))) as client:
         response = await client.post("/typed", json={"number": "the secret prompt"})
+        enveloped = await client.post("/enveloped", json={"body": {}})
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "number"
+    assert enveloped.json()["error"]["param"] == "body.number"
     assert "the secret prompt" not in response.text
 
 

@@ -105,6 +105,7 @@ async def test_a_body_of_exactly_the_limit_is_read() -> None:
         (b'{"a": 1', "is not JSON"),
         (b'{"temperature": NaN}', "NaN and Infinity are not JSON numbers, at line 1, column 17"),
         ('{"ä": -Infinity}'.encode(), "NaN and Infinity are not JSON numbers"),
+        ('{"ääää": NaN}'.encode(), "NaN and Infinity are not JSON numbers"),
         (b'{"a": Infinity}', "NaN and Infinity are not JSON numbers"),
         (b'{"a": "x\xff"}', "is not UTF-8: byte 8 of 11"),
         (b'{"a": "\\ud800"}', "is not JSON"),

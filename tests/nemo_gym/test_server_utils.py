@@ -15,7 +15,7 @@ from nemo_gym.config_types import BaseRunServerInstanceConfig
 from nemo_gym.errors import ConfigError
 from nemo_gym.global_config import global_config_from_environment
 from nemo_gym.server_utils import ServerClient, SimpleServer
-from nemo_gym.webserver import CancelledAtShutdownFilter, raise_open_files_limit
+from nemo_gym.webserver import CancelledAtShutdownFilter, raise_open_files_limit, uvicorn_options
 from tests.support.model_server import client_for
 from tests.support.server_process import NAME, environment, server_process
 from tests.support.tiny_server import TinyServer
@@ -68,6 +68,20 @@ def test_start_up_and_shut_down_run_once_around_the_applications_life() -> None:
         assert server._events == ["up"]
         assert client.get("/").status_code == 200
     assert server._events == ["up", "down"]
+
+
+def test_the_client_to_other_servers_is_closed_with_the_server() -> None:
+    class Client(ServerClient):
+        closed = 0
+
+        async def aclose(self) -> None:
+            self.closed += 1
+
+    client = Client(global_config_dict={})
+    server = Recorder(config=recorder().config, server_client=client)
+    with TestClient(server.setup_webserver()):
+        assert client.closed == 0
+    assert client.closed == 1
 
 
 def test_what_a_failed_start_up_opened_is_closed_and_the_error_is_seen(
@@ -148,6 +162,24 @@ async def test_a_server_runs_until_the_signal_and_drops_what_hangs_quietly() -> 
     assert "TINY stopped" in server.stderr
     assert "Traceback" not in server.stderr
     assert "GET / HTTP/1.1" not in server.stderr
+
+
+async def test_a_server_raises_its_limit_of_open_files() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+        with server_process(TINY) as server:
+            await asyncio.to_thread(server.wait_for, "Application startup complete")
+            async with httpx.AsyncClient() as client:
+                answer = (await client.get(f"http://127.0.0.1:{server.port}/who")).json()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert answer["open_files"] > 256
+
+
+def test_an_idle_connection_outlives_the_patience_of_nemo_gyms_client() -> None:
+    options = uvicorn_options(host="127.0.0.1", port=1, server_name="x", access_log=False)
+    assert options["timeout_keep_alive"] > 15
 
 
 def test_the_filter_drops_cancelled_requests_and_nothing_else() -> None:

@@ -101,8 +101,10 @@ async def test_the_token_capture_segment_is_stripped_as_well() -> None:
     async with client_for(app_with_sessions()) as client:
         response = await client.get("/ng-rollout/r1/training-token-capture/v1/responses")
         root = await client.get("/ng-rollout/r1")
+        captured_root = await client.get("/ng-rollout/r1/training-token-capture")
     assert response.json() == {"session": "rollout:r1", "path": "/v1/responses"}
     assert root.json() == {"session": "rollout:r1", "path": "/"}
+    assert captured_root.json() == {"session": "rollout:r1", "path": "/"}
 
 
 async def test_one_client_with_a_cookie_jar_keeps_its_rollouts_apart() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import sys
 
 from fastapi import FastAPI
@@ -62,6 +63,7 @@ class TinyServer(SimpleServer):
         return json_response(
             {
                 "pid": os.getpid(),
+                "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
                 "session": request.session[SESSION_ID_KEY],
                 "num_workers": get_nemo_gym_fastapi_num_workers(),
             }
