@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from copy import deepcopy
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -95,9 +94,11 @@ class _Expander:
             raise ConfigError(
                 f"inherit_from or copy names {target}, which is not in the configuration", param=target
             ) from error
+        if move and not isinstance(lookup(self.source, path[:-1]), dict):
+            raise ConfigError(f"inherit_from cannot move {target} out of a list; write copy", param=target)
         if move and path not in self.moved:
             self.moved.append(path)
-        return self.expand(deepcopy(found), (*active, path))
+        return self.expand(found, (*active, path))
 
 
 def _drop(tree: Mapping[str, object], names: object, *, within: str) -> dict[str, object]:

@@ -17,6 +17,7 @@ from pathlib import Path
 import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml.reader import ReaderError
 
 from nemo_gym.config_tree import SettingPath, paths
 from nemo_gym.errors import ConfigError
@@ -161,10 +162,10 @@ def first_line(error: Exception) -> str:
 
 
 def _position(error: yaml.YAMLError) -> str:
-    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return ""
-    mark = error.problem_mark
-    return f": line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    if isinstance(error, ReaderError):
+        return f": character {error.position}: {error.reason}"
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    return f": line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark is not None else ""
 
 
 def _key_lines(

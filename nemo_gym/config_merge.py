@@ -7,6 +7,7 @@ file says, but two `+` for one key are a mistake, as in Hydra. `key=value` chang
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -33,10 +34,10 @@ def apply_overrides(config: DictConfig, overrides: Sequence[Override], origins: 
     for override in overrides:
         path = tuple(override.key.split("."))
         tree = plain(config)
+        _refuse_list_members(tree, path)
         if override.kind is OverrideKind.DELETE:
             config = _without(tree, path, override)
             continue
-        _refuse_list_members(tree, path)
         if override.kind is OverrideKind.ADD:
             _refuse_repetition(override, path, given)
         if override.kind is OverrideKind.CHANGE and not contains(tree, path):
@@ -63,13 +64,10 @@ def _merge_override(config: DictConfig, path: SettingPath, override: Override) -
 
 def _merge(base: DictConfig, overlay: DictConfig, *, source: str) -> DictConfig:
     try:
-        merged = OmegaConf.merge(base, overlay)
+        return cast("DictConfig", OmegaConf.merge(base, overlay))
     except (OmegaConfBaseException, TypeError) as error:
         reason = first_line(error)
         raise ConfigError(f"{source} does not fit what it is merged over: {reason}") from error
-    if not isinstance(merged, DictConfig):
-        raise ConfigError(f"{source} is not a mapping")
-    return merged
 
 
 def _without(tree: dict[str, object], path: SettingPath, override: Override) -> DictConfig:
@@ -121,11 +119,9 @@ def _nothing_to_change(tree: dict[str, object], path: SettingPath) -> ConfigErro
 
 
 def _near(tree: dict[str, object], path: SettingPath) -> str:
-    """`; did you mean a.b?` for the first element of the path that is not there."""
-    for length in range(1, len(path) + 1):
-        if contains(tree, path[:length]):
-            continue
-        siblings = lookup(tree, path[: length - 1])
-        names = [str(name) for name in siblings] if isinstance(siblings, dict) else []
-        return did_you_mean(path[length - 1], names, prefix=path[: length - 1])
-    return ""
+    """`; did you mean a.b?` for the first element of a path that is not in the tree."""
+    length = next(length for length in range(1, len(path) + 1) if not contains(tree, path[:length]))
+    parent = path[: length - 1]
+    siblings = lookup(tree, parent)
+    names = [str(name) for name in siblings] if isinstance(siblings, dict) else []
+    return did_you_mean(path[length - 1], names, prefix=parent)

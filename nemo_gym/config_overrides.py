@@ -36,7 +36,6 @@ _FLOAT_RE = re.compile(
 )
 _KEY_PART = r"[A-Za-z_$][A-Za-z0-9_$-]*"
 _KEY_RE = re.compile(rf"{_KEY_PART}|(?:{_KEY_PART}|{_INT})(?:\.(?:{_KEY_PART}|{_INT}))+")
-_OVERRIDE_RE = re.compile(r"(?P<sign>\+\+|\+|~|)(?P<key>[^=]*)(?P<assignment>=(?P<value>.*))?", re.DOTALL)
 
 _BLANK = " \t"
 _ESCAPABLE = "\\()[]{}:=, \t"
@@ -76,16 +75,14 @@ class Override:
 
 def parse_override(text: str) -> Override:
     """Read one command-line argument; ConfigError says what is wrong and at which column."""
-    match = _OVERRIDE_RE.fullmatch(text)
-    if match is None:
-        raise ConfigError(f"an argument of {len(text)} characters is not an override; expected {_FORMS}")
-    kind, key = OverrideKind(match["sign"]), match["key"]
-    has_value = match["assignment"] is not None
+    sign = next(sign for sign in ("++", "+", "~", "") if text.startswith(sign))
+    key, equals, value = text[len(sign) :].partition("=")
+    kind = OverrideKind(sign)
     _check_key(key, argument=text)
-    if has_value:
-        return Override(kind, key, parse_value(match["value"], where=key, offset=match.start("value")))
+    if equals:
+        return Override(kind, key, parse_value(value, where=key, offset=len(text) - len(value)))
     if kind is not OverrideKind.DELETE:
-        raise ConfigError(f"{key} has no value; write {kind.value}{key}=<value>", param=key)
+        raise ConfigError(f"{key} has no value; write {sign}{key}=<value>", param=key)
     return Override(kind, key, has_value=False)
 
 
@@ -218,16 +215,13 @@ class _Reader:
         start = self.position
         out: list[str] = []
         solid = 0
-        literal = False
         while not self.at_end and self.current not in stops:
             char = self.current
             if char == "\\" and self.text[self.position + 1 : self.position + 2] in tuple(_ESCAPABLE):
                 out.append(self.text[self.position + 1])
                 self.position += 2
-                literal = True
             elif self.text.startswith("${", self.position) and not plain:
                 out.append(self.interpolation())
-                literal = True
             elif char in _HINTS:
                 raise self.unexpected()
             else:
@@ -238,8 +232,7 @@ class _Reader:
             solid = len(out)
         if not solid:
             raise self.error("a value is missing", start)
-        text = "".join(out[:solid])
-        return text if literal else _typed(text)
+        return _typed("".join(out[:solid]))
 
     def interpolation(self) -> str:
         """`${...}` as it stands, up to the brace that closes it."""
@@ -267,6 +260,7 @@ class _Reader:
 
 
 def _typed(text: str) -> Scalar:
+    # Nothing that can be escaped is part of a number or a name, so what was escaped stays text.
     if text.lower() in _NAMED:
         return _NAMED[text.lower()]
     if _INT_RE.fullmatch(text):

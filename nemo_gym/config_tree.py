@@ -40,12 +40,9 @@ def contains(tree: object, path: SettingPath) -> bool:
 
 
 def delete(tree: dict[str, object], path: SettingPath) -> None:
-    """Remove what is at `path`; LookupError when there is nothing."""
-    parent = lookup(tree, path[:-1])
-    keys = [key for key in parent if str(key) == path[-1]] if isinstance(parent, dict) else []
-    if not isinstance(parent, dict) or not keys:
-        raise LookupError(dotted(path))
-    del parent[keys[0]]
+    """Remove what is at `path`. It must be there, and in a mapping."""
+    parent = cast("dict[str, object]", lookup(tree, path[:-1]))
+    del parent[next(key for key in parent if str(key) == path[-1])]
 
 
 def nested(path: SettingPath, value: object) -> dict[str, object]:

@@ -7,11 +7,11 @@ neighbours by bare names, so it is not imported into the launcher: it checks its
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from socket import gaierror, gethostbyname, gethostname
 from typing import TypeAlias
 
 from omegaconf import DictConfig
@@ -145,8 +145,8 @@ def _default_host(settings: LaunchSettings) -> str:
     if not settings.use_absolute_ip:
         return settings.default_host or DEFAULT_HOST
     try:
-        return gethostbyname(gethostname())
-    except gaierror as error:
+        return socket.gethostbyname(socket.gethostname())
+    except socket.gaierror as error:
         raise ConfigError(
             "use_absolute_ip: this machine's address cannot be looked up; set ++default_host=<address>",
             param="use_absolute_ip",

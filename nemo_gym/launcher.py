@@ -40,7 +40,7 @@ SERVER_DIED_EXIT_CODE: Final = 1
 GRACE_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.1
 _PROBE_TIMEOUT_SECONDS: Final = 5.0
-_REMINDER_SECONDS: Final = 30.0
+REMINDER_SECONDS: Final = 30.0
 
 
 def child_environment(
@@ -168,13 +168,15 @@ class Launcher:
                 loop.remove_signal_handler(number)
 
 
-async def wait_until_ready(servers: Iterable[PlannedServer]) -> None:
+async def wait_until_ready(
+    servers: Iterable[PlannedServer], *, reminder_seconds: float = REMINDER_SECONDS
+) -> None:
     """Return when every server has answered GET /. There is no limit, but a reminder now and then."""
     async with httpx.AsyncClient(trust_env=False, timeout=_PROBE_TIMEOUT_SECONDS) as client:
         probes = {asyncio.create_task(_probe(client, server)): server.name for server in servers}
         try:
             while True:
-                _, pending = await asyncio.wait(probes, timeout=_REMINDER_SECONDS)
+                _, pending = await asyncio.wait(probes, timeout=reminder_seconds)
                 if not pending:
                     return
                 LOGGER.info("Still waiting for %s", ", ".join(sorted(probes[probe] for probe in pending)))

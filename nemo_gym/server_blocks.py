@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -35,10 +36,7 @@ class ServerBlock:
 
     def settings_node(self, config: DictConfig) -> DictConfig:
         """The settings as they are in `config`, to be read or completed in place."""
-        node = config[self.name][self.type][self.implementation]
-        if not isinstance(node, DictConfig):
-            raise ConfigError(f"{dotted(self.path)} must be a mapping of settings", param=dotted(self.path))
-        return node
+        return cast("DictConfig", config[self.name][self.type][self.implementation])
 
     def resolved_settings(self, config: DictConfig) -> dict[str, object]:
         """The settings with every `${...}` replaced by what it stands for."""
@@ -46,7 +44,7 @@ class ServerBlock:
             settings = OmegaConf.to_container(self.settings_node(config), resolve=True)
         except OmegaConfBaseException as error:
             raise ConfigError(f"{dotted(self.path)}: {first_line(error)}", param=dotted(self.path)) from error
-        return {str(key): value for key, value in settings.items()} if isinstance(settings, dict) else {}
+        return cast("dict[str, object]", settings)
 
 
 def find_server_blocks(config: DictConfig) -> list[ServerBlock]:
