@@ -2,7 +2,8 @@
 
 Knows the error shapes of SGLang, OpenAI, FastAPI and the proxies in between. Must not know how a call was
 made. Everything taken over from a response is bounded, and request bodies that SGLang repeats inside its own
-messages are cut off."""
+messages are cut off.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def engine_message(content: bytes, *, secret: str = "") -> str:
     SGLang 0.5.13 alone has five shapes: {"object": "error", "message"}, {"error": {"message"}}, {"error":
     "Unauthorized"}, {"detail": "Not Found"} and plain text. Its schema errors repeat the request body after
     `'input':`; that part is dropped, because it holds the prompt. `secret` is blotted out: some servers
-    repeat the API key they refuse."""
+    repeat the API key they refuse.
+    """
     try:
         found = _message_in(orjson.loads(content))
     except orjson.JSONDecodeError:

@@ -108,7 +108,8 @@ class HTTPPool:
     proxies and netrc are not read, because a proxy meant for the internet must not see prompts that go to the
     engine next door. After `aclose()` the next call opens a new client; so does a call from another event
     loop. An injected `transport` is borrowed: it is never closed here. `observer` counts attempts, retries
-    and failures."""
+    and failures.
+    """
 
     def __init__(
         self,

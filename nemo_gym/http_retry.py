@@ -3,7 +3,8 @@
 Pure policy: no sockets, no clock, no random numbers of its own. It must not know what a request is about. The
 rule behind every line: repeat only what can pass with time and what the engine cannot have answered already.
 A generation is expensive, so a response that began to arrive, or one that took too long, is never asked for
-twice."""
+twice.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ class RetryPolicy:
 
         Exponential backoff with full jitter (`jitter` is uniform in [0, 1)): thousands of rollouts meet the
         same busy engine at the same moment and must not come back together. The engine's Retry-After is
-        waited out first, up to `retry_after_max`, and the jitter comes on top for the same reason."""
+        waited out first, up to `retry_after_max`, and the jitter comes on top for the same reason.
+        """
         ceiling = min(self.backoff_max, self.backoff_initial * 2.0 ** min(attempt - 1, 32))
         asked = 0.0 if retry_after is None else min(retry_after, self.retry_after_max)
         return asked + ceiling * jitter

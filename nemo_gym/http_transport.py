@@ -2,7 +2,8 @@
 
 The only module that knows aiohttp. It must not know retries or configuration classes. aiohttp is here because
 httpcore looks through every queued request whenever one changes, which is quadratic with thousands of
-rollouts waiting, and costs several times the CPU per request."""
+rollouts waiting, and costs several times the CPU per request.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +22,6 @@ from nemo_gym.http_retry import StaleConnectionError, disconnected
 _KEEPALIVE_OPTIONS = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Probe an idle peer after 60 s, every 10 s, give up after 3: a host that vanished during a long generation
 is noticed in 90 s instead of at the read timeout."""
-
-_READ_BUFFER_BYTES = 1 << 20
-"""A token-level response has some 600 kB; aiohttp's 64 kB would stop and restart the socket ten times for
-it."""
 
 _AddressInfo = tuple[
     "int | socket.AddressFamily",
@@ -81,7 +78,6 @@ class SocketTransport(httpx.AsyncBaseTransport):
                 socket_factory=_open_socket,
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
-            read_bufsize=_READ_BUFFER_BYTES,
             trace_configs=[tracing],
         )
         return self._session
@@ -159,7 +155,8 @@ def _limit_to_headers(request: httpx.Request) -> float | None:
 
     aiohttp has no write timeout and starts the read timeout when the body is sent, so that a server which
     accepts and never reads would hold a large request for ever. Nothing legal takes longer than the three
-    limits one after the other."""
+    limits one after the other.
+    """
     timeout: dict[str, float | None] = request.extensions.get("timeout", {})
     pool, write, read = timeout.get("pool"), timeout.get("write"), timeout.get("read")
     if pool is None or write is None or read is None:

@@ -1,7 +1,8 @@
 """Calls to an inference engine that speaks the OpenAI API, and SGLang's own endpoints beside it.
 
 Knows URLs, headers, JSON and what an answer must be at the least: one JSON object. Must not know what is
-inside it, nor what a token is."""
+inside it, nor what a token is.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class NeMoGymAsyncOpenAI:
     Invariants: `base_url` means the same with and without a trailing "/v1" or slashes; `Authorization` is
     always the key's own; neither the key nor a body ever appears in a message. `internal` is kept because Gym
     has it; here every call has bounded repetition. NaN and infinities in a body are sent as null, as orjson
-    writes them."""
+    writes them.
+    """
 
     def __init__(
         self,

@@ -38,7 +38,8 @@ class ServerClient:
     """Reaches the servers named in `global_config_dict`; repetition is bounded as in HTTPPool.
 
     NeMo Gym asks its head server for the configuration; here it comes from the environment, and
-    `head_server_config` is only carried along."""
+    `head_server_config` is only carried along.
+    """
 
     # Class attributes, so that a mock made from this class has them.
     head_server_config: HeadServer | None = None
@@ -101,7 +102,8 @@ class ServerClient:
         """Call `url_path` of the named server and return its answer, whatever the status.
 
         `cookies` are sent with this call only and nothing is kept of those that come back: an episode hands
-        its own on. A pydantic `json` is sent without the fields that were never set."""
+        its own on. A pydantic `json` is sent without the fields that were never set.
+        """
         url = httpx.URL(self._base_url(server_name) + url_path)
         if params:
             url = url.copy_merge_params(dict(params))
