@@ -35,8 +35,14 @@ def make_vllm(engine: httpx.AsyncBaseTransport | None = None, **settings: object
     return _make(VLLMModel, VLLMModelConfig(**{**BASE, **settings}), engine)
 
 
-def make_sglang(engine: httpx.AsyncBaseTransport | None = None, **settings: object) -> SGLangModel:
-    return _make(SGLangModel, SGLangModelConfig(**{**BASE, **settings}), engine)
+def make_sglang(
+    engine: httpx.AsyncBaseTransport | None = None, *, real_sockets: bool = False, **settings: object
+) -> SGLangModel:
+    """With `real_sockets` the server has the connections that it makes in production."""
+    config = SGLangModelConfig(**{**BASE, **settings})
+    if real_sockets:
+        return SGLangModel(config=config, server_client=_server_client())
+    return _make(SGLangModel, config, engine)
 
 
 def _make(
@@ -45,8 +51,11 @@ def _make(
     pool = HTTPPool(
         HTTPClientConfig(max_attempts=3), transport=engine or httpx.MockTransport(_nothing), sleep=no_sleep
     )
-    client = ServerClient(head_server_config=None, global_config_dict=OmegaConf.create({}))
-    return server_class(config=config, server_client=client, http_pool=pool)
+    return server_class(config=config, server_client=_server_client(), http_pool=pool)
+
+
+def _server_client() -> ServerClient:
+    return ServerClient(head_server_config=None, global_config_dict=OmegaConf.create({}))
 
 
 def _nothing(_request: httpx.Request) -> httpx.Response:
