@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from sglang_model.testing.body_checks import body_problem, validation_error
 from sglang_model.testing.chat_request import ChatRequest
 from sglang_model.testing.chat_template import messages_for_template, tools_for_template
 from sglang_model.testing.exchange import Answer, Exchange
@@ -24,11 +25,6 @@ from sglang_model.testing.sampling import WireValueError
 from sglang_model.testing.state import EngineState
 from sglang_model.testing.wire_shapes import Json, object_error, openai_logprobs, usage, weight_spans
 
-_JSON_ONLY = (
-    "{'loc': ['header', 'content-type'], "
-    "'msg': \"Unsupported Media Type: Only 'application/json' is allowed\", 'type': 'value_error'}"
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -40,19 +36,22 @@ class Prompt:
 
 async def answer_chat(state: EngineState, exchange: Exchange) -> Answer:
     """One chat completion, or SGLang's refusal of it."""
-    if not is_json(exchange):
-        return schema_error(f"1 validation error:\n  {_JSON_ONLY} [{_JSON_ONLY}]")
+    problem = body_problem(exchange)
+    if problem is not None:
+        return problem
     try:
-        request = ChatRequest.model_validate(exchange.body)
+        request = ChatRequest.read(exchange.body)
     except ValidationError as error:
         return validation_error(error)
+    if isinstance(request.rid, list):
+        message = "Internal server error: unhashable type: 'list'"
+        return Answer(object_error(message, "InternalServerError", 500), 500)
     created = int(time.time())
     try:
         _validate(state, request)
         prompt = _prompt(state, request)
         params = request.sampling_params(state.settings.generation_config)
-        rid = request.rid if isinstance(request.rid, str) else None
-        samples = await state.generate(exchange, prompt.ids, params, rid)
+        samples = await state.generate(exchange, prompt.ids, params, request.rid)
     except WireValueError as error:
         return Answer(object_error(error.message, error.kind, 400), 400)
     choices = [_choice(state, request, sample, n, prompt) for n, sample in enumerate(samples)]
@@ -65,31 +64,11 @@ async def answer_chat(state: EngineState, exchange: Exchange) -> Answer:
         "created": created,
         "model": request.model,
         "choices": choices,
-        "usage": usage(samples, state.version),
+        "usage": usage(samples, state.version, request.n),
         "metadata": metadata,
     }
     sglext = _sglext(state, request, samples)
     return Answer({**payload, "sglext": sglext} if sglext else payload)
-
-
-def is_json(exchange: Exchange) -> bool:
-    content_type = exchange.record.headers.get("content-type", "")
-    return content_type.partition(";")[0].strip().lower() == "application/json"
-
-
-def schema_error(message: str) -> Answer:
-    return Answer(object_error(message, "Bad Request", 400), 400)
-
-
-def validation_error(error: ValidationError) -> Answer:
-    """A body of the wrong shape, as SGLang's handler words it: the list twice, as FastAPI and as Python."""
-    items = [
-        {**item, "loc": ("body", *item["loc"])}
-        for item in error.errors(include_url=False, include_context=False)
-    ]
-    plural = "" if len(items) == 1 else "s"
-    lines = "".join(f"\n  {item}" for item in items)
-    return schema_error(f"{len(items)} validation error{plural}:{lines} {items}")
 
 
 def _validate(state: EngineState, request: ChatRequest) -> None:

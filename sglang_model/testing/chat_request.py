@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, JsonValue, PrivateAttr, field_validator, model_validator
 
 from sglang_model.testing.sampling import SamplingParams
 
 _ROLES = ("system", "assistant", "tool", "function", "developer", "latest_reminder", "user")
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"]
 _OPENAI_DEFAULTS = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
@@ -47,6 +48,12 @@ class Message(_Lenient):
             allowed = ", ".join(repr(role) for role in _ROLES[:-1])
             raise ValueError(f"'role' must be one of {allowed} (case-insensitive).")
         return role
+
+    @model_validator(mode="after")
+    def _user_says_something(self) -> Message:
+        if self.role == "user" and self.content is None:
+            raise ValueError("a user message needs `content`")
+        return self
 
 
 class OfferedFunction(_Lenient):
@@ -110,7 +117,7 @@ class ChatRequest(_Lenient):
     tool_choice: ToolChoice | Literal["auto", "required", "none"] = "auto"
     continue_final_message: bool = False
     separate_reasoning: bool = True
-    reasoning_effort: str | None = None
+    reasoning_effort: ReasoningEffort | None = None
     chat_template_kwargs: dict[str, JsonValue] | None = None
     return_prompt_token_ids: bool = False
     return_meta_info: bool = False
@@ -121,15 +128,14 @@ class ChatRequest(_Lenient):
     lora_path: str | list[str | None] | None = None
     input_ids: list[int] | None = None
     rid: str | list[str] | None = None
-    raw_tools: list[dict[str, JsonValue]] = Field(default_factory=list, exclude=True)
-    """The tools as sent: 0.5.23 renders them in the client's key order."""
+    _raw_tools: list[dict[str, JsonValue]] = PrivateAttr(default_factory=list)
 
     @model_validator(mode="before")
     @classmethod
     def _defaults(cls, data: object) -> object:
         if not isinstance(data, dict):
             return data
-        data = {**data, "raw_tools": data.get("tools") or []}
+        data = dict(data)
         if data.get("tool_choice") is None:
             data["tool_choice"] = "none" if data.get("tools") is None else "auto"
         if data.get("reasoning_effort") == "none":
@@ -137,6 +143,14 @@ class ChatRequest(_Lenient):
             off = {"thinking": False, "enable_thinking": False}
             data["chat_template_kwargs"] = off | (kwargs if isinstance(kwargs, dict) else {})
         return data
+
+    @classmethod
+    def read(cls, body: object) -> ChatRequest:
+        """Validates `body`, and keeps the tools as sent: 0.5.23 renders them in the client's key order."""
+        request = cls.model_validate(body)
+        if isinstance(body, dict):
+            request._raw_tools = body.get("tools") or []
+        return request
 
     @property
     def thinking(self) -> object:
@@ -159,7 +173,7 @@ class ChatRequest(_Lenient):
     def offered_tools(self) -> list[dict[str, object]]:
         """The tools that are rendered: all of them, or the one that tool_choice names."""
         chosen = self.tool_choice.function.name if isinstance(self.tool_choice, ToolChoice) else None
-        pairs = zip(self.tools or [], self.raw_tools, strict=True)
+        pairs = zip(self.tools or [], self._raw_tools, strict=True)
         return [dict(raw) for tool, raw in pairs if chosen is None or tool.function.name == chosen]
 
     def sampling_params(self, generation_config: dict[str, float]) -> SamplingParams:

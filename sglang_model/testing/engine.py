@@ -61,7 +61,6 @@ _ROUTES: tuple[tuple[str, tuple[str, ...], Endpoint], ...] = (
     ("/health", ("GET",), info_endpoints.answer_empty),
     ("/health_generate", ("GET",), info_endpoints.answer_empty),
     ("/ping", ("GET",), info_endpoints.answer_empty),
-    ("/{path:path}", ("GET", "POST", "PUT", "DELETE", "PATCH"), info_endpoints.answer_not_found),
 )
 
 
@@ -75,7 +74,9 @@ class Engine:
             Route(path, self._endpoint(endpoint), methods=list(methods))
             for path, methods, endpoint in _ROUTES
         ]
-        self._app = Starlette(routes=routes)
+        unknown = {404: info_endpoints.answer_not_found, 405: info_endpoints.answer_not_allowed}
+        handlers = {status: self._exception_handler(endpoint) for status, endpoint in unknown.items()}
+        self._app = Starlette(routes=routes, exception_handlers=handlers)
 
     @property
     def settings(self) -> EngineSettings:
@@ -122,8 +123,16 @@ class Engine:
 
         return handle
 
+    def _exception_handler(self, endpoint: Endpoint) -> Callable[[Request, Exception], Awaitable[Response]]:
+        """Unknown paths are recorded and need the key, like any other."""
+
+        async def handle(request: Request, _error: Exception) -> Response:
+            return await self._handle(request, endpoint)
+
+        return handle
+
     async def _handle(self, request: Request, endpoint: Endpoint) -> Response:
-        exchange = Exchange(record=await _record(request), disconnected=_watch(request))
+        exchange = await _receive(request)
         self._state.requests.append(exchange.record)
         path = exchange.record.path
         if not self._authorised(request):
@@ -155,24 +164,28 @@ class Engine:
         """Only `Authorization: Bearer KEY` opens; /health* and /metrics* are open to all (0.5.12 ..
         0.5.23)."""
         key = self.settings.api_key
-        if key is None or request.url.path.startswith(("/health", "/metrics")):
+        open_to_all = request.url.path.startswith(("/health", "/metrics")) or request.method == "OPTIONS"
+        if key is None or open_to_all:
             return True
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         return scheme.lower() == "bearer" and token == key
 
 
-async def _record(request: Request) -> RecordedRequest:
+async def _receive(request: Request) -> Exchange:
+    """Reads the request. A body that is not JSON is recorded as text, whatever it says it is."""
     raw = await request.body()
-    try:
-        body: object = orjson.loads(raw) if raw else None
-    except orjson.JSONDecodeError:
-        body = raw.decode(errors="replace")
-    if not request.headers.get("content-type", "").startswith("application/json"):
-        body = raw.decode(errors="replace") if raw else None
+    body: object = raw.decode(errors="replace") if raw else None
+    malformed = None
+    if raw and request.headers.get("content-type", "").lower().startswith("application/json"):
+        try:
+            body = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            malformed = str(body)
     headers = {name: value for name, value in request.headers.items() if name != "authorization"}
     if "authorization" in request.headers:
         headers["authorization"] = "(not kept)"
-    return RecordedRequest(method=request.method, path=request.url.path, headers=headers, body=body)
+    record = RecordedRequest(method=request.method, path=request.url.path, headers=headers, body=body)
+    return Exchange(record=record, malformed=malformed, disconnected=_watch(request))
 
 
 def _watch(request: Request) -> Callable[[], Awaitable[None]]:

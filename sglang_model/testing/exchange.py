@@ -34,6 +34,8 @@ class Exchange:
     """A request on its way. `misbehaviour` is the one that applies to it, once it is known."""
 
     record: RecordedRequest
+    malformed: str | None = None
+    """The text of a body that said it was JSON and is not."""
     disconnected: Callable[[], Awaitable[None]] | None = None
     misbehaviour: Misbehaviour | None = None
 

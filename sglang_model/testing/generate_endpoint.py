@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sglang_model.testing.chat_endpoint import is_json, schema_error
+from sglang_model.testing.body_checks import is_json, schema_error, unreadable
 from sglang_model.testing.exchange import Answer, Exchange
 from sglang_model.testing.generation import Sample
 from sglang_model.testing.refusals import no_hidden_states, no_lora
@@ -35,6 +35,8 @@ class _Options:
 async def answer_generate(state: EngineState, exchange: Exchange) -> Answer:
     """One generation, or a list of them for a batch, a batch of one, or n > 1."""
     body = exchange.body
+    if is_json(exchange) and (problem := unreadable(exchange)) is not None:
+        return problem
     if not is_json(exchange) or not isinstance(body, dict):
         return _not_an_object(body)
     try:
@@ -142,9 +144,14 @@ def _item(state: EngineState, sample: Sample, options: _Options) -> Json:
 
 
 def _not_an_object(body: object) -> Answer:
-    shown = body.encode() if isinstance(body, str) else body
-    detail = (
-        "{'type': 'dataclass_type', 'loc': ('body',), 'msg': 'Input should be a dictionary or an instance of "
-        f"GenerateReqInput', 'input': {shown!r}, 'ctx': {{'class_name': 'GenerateReqInput'}}}}"
+    return schema_error(
+        [
+            {
+                "type": "dataclass_type",
+                "loc": ("body",),
+                "msg": "Input should be a dictionary or an instance of GenerateReqInput",
+                "input": body.encode() if isinstance(body, str) else body,
+                "ctx": {"class_name": "GenerateReqInput"},
+            }
+        ]
     )
-    return schema_error(f"1 validation error:\n  {detail} [{detail}]")

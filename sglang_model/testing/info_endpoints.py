@@ -26,6 +26,10 @@ async def answer_not_found(_state: EngineState, _exchange: Exchange) -> Answer:
     return Answer({"detail": "Not Found"}, 404)
 
 
+async def answer_not_allowed(_state: EngineState, _exchange: Exchange) -> Answer:
+    return Answer({"detail": "Method Not Allowed"}, 405)
+
+
 async def answer_models(state: EngineState, exchange: Exchange) -> Answer:
     """The one model, with the context length that really holds; or one model by name."""
     card = _model_card(state)

@@ -166,11 +166,16 @@ def _refuse_name(name: str, version: WireVersion) -> None:
 
 
 def _typed(name: str, value: object, version: WireVersion) -> object:
-    """`value` in the shape `SamplingParams` keeps, or the version's error for a wrong type."""
+    """`value` in the shape `SamplingParams` keeps, or the version's error for a wrong type.
+
+    The older versions compare numbers, and so fall over what is none; they look at nothing else.
+    """
     if name in _INTEGERS:
         return _check(value, lambda v: isinstance(v, int) and not isinstance(v, bool), "i64", version)
     if name in _NUMBERS:
         return _check(value, lambda v: isinstance(v, int | float) and not isinstance(v, bool), "f64", version)
+    if name in _BOOLEANS | _TEXTS and not version.typed_sampling_errors:
+        return bool(value) if name in _BOOLEANS else value
     if name in _BOOLEANS:
         return _check(value, lambda v: isinstance(v, bool), "a boolean", version)
     if name in _TEXTS:

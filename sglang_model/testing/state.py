@@ -15,7 +15,12 @@ from sglang_model.testing.misbehaviour import Misbehaviour
 from sglang_model.testing.policy import Policy
 from sglang_model.testing.sampling import SamplingParams, WireValueError
 from sglang_model.testing.settings import EngineSettings
-from sglang_model.testing.tokenizer import EngineTokenizer, builtin_tokenizer, folder_tokenizer
+from sglang_model.testing.tokenizer import (
+    END_OF_DOCUMENT,
+    EngineTokenizer,
+    builtin_tokenizer,
+    folder_tokenizer,
+)
 from sglang_model.testing.versions import VERSIONS
 from sglang_model.testing.wire_shapes import MetaInfo
 
@@ -42,7 +47,7 @@ class EngineState:
         self.template = _load_template(settings)
         self.vocab_size = settings.vocab_size or self.tokenizer.vocab_size
         self.policy = Policy(settings.rules, self.tokenizer, settings.seed)
-        self.scheduler = Scheduler(self.policy, self.tokenizer, self.version, settings.eos_token_ids)
+        self.scheduler = Scheduler(self.policy, self.tokenizer, self.version, _stop_ids(self))
         self.meta_info = MetaInfo(self.tokenizer, self.version, settings.weight_version)
         self.requests: list[RecordedRequest] = []
         self.misbehaviours: list[Misbehaviour] = list(settings.misbehave)
@@ -106,6 +111,12 @@ class EngineState:
             raise WireValueError(message)
         if self.version.every_abort_status or status in _OLD_ABORT_STATUSES:
             raise AbortStatusError(message, status)
+
+
+def _stop_ids(state: EngineState) -> list[int]:
+    """The model's end-of-turn ids: the configured ones, and the end of a document, as in Qwen3's generation_config."""
+    document = state.tokenizer.backend.token_to_id(END_OF_DOCUMENT)
+    return [*state.settings.eos_token_ids, *([] if document is None else [document])]
 
 
 def _load_tokenizer(settings: EngineSettings) -> EngineTokenizer:

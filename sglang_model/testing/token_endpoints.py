@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
-from sglang_model.testing.chat_endpoint import is_json, render, schema_error, validation_error
+from sglang_model.testing.body_checks import body_problem, schema_error, validation_error
+from sglang_model.testing.chat_endpoint import render
 from sglang_model.testing.chat_request import ChatRequest
 from sglang_model.testing.exchange import Answer, Exchange
 from sglang_model.testing.parsers import (
@@ -22,12 +23,15 @@ from sglang_model.testing.wire_shapes import object_error
 
 async def answer_tokenize(state: EngineState, exchange: Exchange) -> Answer:
     """Ids of a prompt, of each prompt of a list, or of a conversation rendered as chat renders it."""
+    problem = body_problem(exchange)
     body = exchange.body
-    if not is_json(exchange) or not isinstance(body, dict):
-        return schema_error("1 validation error:\n  the body is not a JSON object")
+    if problem is not None or not isinstance(body, dict):
+        return problem or Answer(None, 500)
     prompt, messages = body.get("prompt"), body.get("messages")
     if (prompt is None) == (messages is None):
-        return schema_error("1 validation error:\n  Exactly one of 'prompt' or 'messages' must be provided.")
+        return _wrong_value(body, "Exactly one of 'prompt' or 'messages' must be provided.")
+    if prompt is not None and not isinstance(prompt, str | list):
+        return _wrong_value(prompt, "'prompt' must be a string or a list of strings.")
     limit = state.tokenizer.model_max_length
     if messages is not None:
         try:
@@ -45,7 +49,7 @@ async def answer_tokenize(state: EngineState, exchange: Exchange) -> Answer:
 
 
 def _conversation(state: EngineState, body: dict[str, object]) -> list[int]:
-    request = ChatRequest.model_validate(body)
+    request = ChatRequest.read(body)
     if not request.messages:
         raise WireValueError("Messages cannot be empty.")
     asked = body.get("add_generation_prompt")
@@ -58,7 +62,7 @@ async def answer_detokenize(state: EngineState, exchange: Exchange) -> Answer:
     body = exchange.body
     tokens = body.get("tokens") if isinstance(body, dict) else None
     if not isinstance(body, dict) or not isinstance(tokens, list):
-        return schema_error("1 validation error:\n  'tokens' must be a list")
+        return _wrong_value(tokens, "'tokens' must be a list.")
     skip = bool(body.get("skip_special_tokens", True))
     nested = bool(tokens) and isinstance(tokens[0], list)
     lists = tokens if nested else [tokens]
@@ -95,3 +99,8 @@ async def answer_separate_reasoning(state: EngineState, exchange: Exchange) -> A
     forced = reasons_by_default(parser, enable_thinking=False)
     reasoning, text = split_reasoning(str(body.get("text", "")), state.version, forced=forced)
     return Answer({"reasoning_text": reasoning, "text": text})
+
+
+def _wrong_value(value: object, message: str) -> Answer:
+    item = {"type": "value_error", "loc": ("body",), "msg": f"Value error, {message}", "input": value}
+    return schema_error([item])

@@ -14,7 +14,8 @@ from pathlib import Path
 import orjson
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+END_OF_DOCUMENT = "<|endoftext|>"
+SPECIAL_TOKENS = (END_OF_DOCUMENT, "<|im_start|>", "<|im_end|>")
 """Hidden by skip_special_tokens, as in Qwen3."""
 MARKUP_TOKENS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
 """One id each, but ordinary text for skip_special_tokens, as in Qwen3."""

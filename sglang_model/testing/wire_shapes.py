@@ -153,9 +153,9 @@ def _token(entry: list[object]) -> Json:
     return {"token": text, "bytes": list(text.encode()), "logprob": entry[0]}
 
 
-def usage(samples: Sequence[Sample], version: WireVersion) -> Json:
-    """The prompt is counted once, whatever `n` is; what was given up in the queue counts as nothing."""
-    prompt = 0 if samples[0].queued else len(samples[0].prompt_token_ids)
+def usage(samples: Sequence[Sample], version: WireVersion, n: int) -> Json:
+    """The prompt is counted once, for a negative `n` never; what was given up in the queue counts as nothing."""
+    prompt = 0 if samples[0].queued or n < 0 else len(samples[0].prompt_token_ids)
     completion = sum(len(sample.token_ids) for sample in samples)
     counts: Json = {
         "prompt_tokens": prompt,
