@@ -72,3 +72,9 @@ def validation_error(error: ValidationError) -> Answer:
             for item in error.errors(include_url=False, include_context=False)
         ]
     )
+
+
+def wrong_value(value: object, message: str, *location: str) -> Answer:
+    """A body, or the part of it at `location`, that a validator of SGLang refuses."""
+    item = {"type": "value_error", "loc": ("body", *location), "msg": f"Value error, {message}"}
+    return schema_error([{**item, "input": value, "ctx": {"error": ValueError(message)}}])

@@ -49,7 +49,7 @@ async def answer_chat(state: EngineState, exchange: Exchange) -> Answer:
     created = int(time.time())
     try:
         _validate(state, request)
-        prompt = _prompt(state, request)
+        prompt = chat_prompt(state, request)
         params = request.sampling_params(state.settings.generation_config)
         samples = await state.generate(exchange, prompt.ids, params, request.rid)
     except WireValueError as error:
@@ -110,18 +110,16 @@ def _refuse_stream(state: EngineState, request: ChatRequest) -> None:
     raise WireValueError("The embedded engine does not stream: send stream=false.", kind="BadRequest")
 
 
-def _prompt(state: EngineState, request: ChatRequest) -> Prompt:
-    if request.input_ids is not None and state.version.token_fields:
-        return Prompt(request.input_ids)
-    return render(state, request)
+def chat_prompt(state: EngineState, request: ChatRequest, *, generation_prompt: bool | None = None) -> Prompt:
+    """The prompt of a conversation, or the ids that the client sent instead (not on 0.5.12).
 
-
-def render(state: EngineState, request: ChatRequest, *, generation_prompt: bool | None = None) -> Prompt:
-    """The prompt of a conversation. Raises WireValueError with the template's or the JSON parser's message.
+    Raises WireValueError with the template's or the JSON parser's message.
 
     `generation_prompt` is what /tokenize was asked for, on the versions that listen: False also leaves a
     trailing assistant message what it is.
     """
+    if request.input_ids is not None and state.version.token_fields:
+        return Prompt(request.input_ids)
     try:
         messages = messages_for_template(request.template_messages(), state.version)
     except ValueError as error:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sglang_model.testing.body_checks import is_json, schema_error, unreadable
+from sglang_model.testing.body_checks import is_json, schema_error, unreadable, wrong_value
 from sglang_model.testing.exchange import Answer, Exchange
 from sglang_model.testing.generation import Sample
 from sglang_model.testing.refusals import no_hidden_states, no_lora
@@ -29,6 +29,7 @@ class _Options:
     top_logprobs: int
     with_text: bool
     logprob_start: int
+    watched_ids: tuple[int, ...]
     prompt_ids: bool
 
 
@@ -39,6 +40,9 @@ async def answer_generate(state: EngineState, exchange: Exchange) -> Answer:
         return problem
     if not is_json(exchange) or not isinstance(body, dict):
         return _not_an_object(body)
+    problem = _wrong_types(body)
+    if problem is not None:
+        return problem
     try:
         return await _answer(state, exchange, body)
     except WireValueError as error:
@@ -47,6 +51,20 @@ async def answer_generate(state: EngineState, exchange: Exchange) -> Answer:
         return Answer({"error": str(error)}, 400)
     except ServerFaultError:
         return Answer("Internal Server Error", 500, plain=True)
+
+
+def _wrong_types(body: Mapping[str, object]) -> Answer | None:
+    """What SGLang's dataclass refuses before anything is looked at."""
+    ids, params = body.get("input_ids"), body.get("sampling_params")
+    if ids is not None and not isinstance(ids, list):
+        return wrong_value(ids, f"must be list or null; got {type(ids).__name__}", "input_ids")
+    for item in ids or []:
+        if not isinstance(item, int | list):
+            message = f"elements must be int or list; got {type(item).__name__}"
+            return wrong_value(ids, message, "input_ids")
+    if params is not None and not isinstance(params, list | dict):
+        return wrong_value(params, "Input should be a valid dictionary", "sampling_params")
+    return None
 
 
 async def _answer(state: EngineState, exchange: Exchange, body: Mapping[str, object]) -> Answer:
@@ -117,11 +135,13 @@ def _rids(rid: object, count: int) -> Sequence[str | None]:
 
 def _options(state: EngineState, body: Mapping[str, object]) -> _Options:
     top, start = body.get("top_logprobs_num"), body.get("logprob_start_len")
+    watched = body.get("token_ids_logprob")
     return _Options(
         logprobs=bool(body.get("return_logprob")),
         top_logprobs=top if isinstance(top, int) else 0,
         with_text=bool(body.get("return_text_in_logprobs")),
         logprob_start=start if isinstance(start, int) else -1,
+        watched_ids=tuple(watched) if isinstance(watched, list) else (),
         prompt_ids=bool(body.get("return_prompt_token_ids")) and state.version.token_fields,
     )
 
@@ -136,6 +156,7 @@ def _item(state: EngineState, sample: Sample, options: _Options) -> Json:
             top_logprobs=options.top_logprobs,
             with_text=options.with_text,
             logprob_start=options.logprob_start,
+            watched_ids=options.watched_ids,
         ),
     }
     if options.prompt_ids:

@@ -185,9 +185,19 @@ def _typed(name: str, value: object, version: WireVersion) -> object:
             return (value,)
         expected = "a value or an array of values for StringOrList"
         return tuple(_as_list(value, lambda v: isinstance(v, str), expected, version))
+    if name == "stop_token_ids" and not version.typed_sampling_errors and isinstance(value, list):
+        return tuple(_stop_id(item) for item in value if item is not None)
     if name == "stop_token_ids":
         return tuple(_as_list(value, lambda v: isinstance(v, int), "a sequence", version))
     return value
+
+
+def _stop_id(value: object) -> int:
+    """The older versions convert: "12" is an id, and "a" is a 400 with Python's words."""
+    try:
+        return int(value)  # type: ignore[call-overload, no-any-return]
+    except ValueError as error:
+        raise WireValueError(str(error)) from error
 
 
 def _as_list(

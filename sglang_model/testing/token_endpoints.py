@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
-from sglang_model.testing.body_checks import body_problem, schema_error, validation_error
-from sglang_model.testing.chat_endpoint import render
+from sglang_model.testing.body_checks import body_problem, validation_error, wrong_value
+from sglang_model.testing.chat_endpoint import chat_prompt
 from sglang_model.testing.chat_request import ChatRequest
 from sglang_model.testing.exchange import Answer, Exchange
 from sglang_model.testing.parsers import (
@@ -29,9 +29,9 @@ async def answer_tokenize(state: EngineState, exchange: Exchange) -> Answer:
         return problem or Answer(None, 500)
     prompt, messages = body.get("prompt"), body.get("messages")
     if (prompt is None) == (messages is None):
-        return _wrong_value(body, "Exactly one of 'prompt' or 'messages' must be provided.")
+        return wrong_value(body, "Exactly one of 'prompt' or 'messages' must be provided.")
     if prompt is not None and not isinstance(prompt, str | list):
-        return _wrong_value(prompt, "'prompt' must be a string or a list of strings.")
+        return wrong_value(prompt, "'prompt' must be a string or a list of strings.")
     limit = state.tokenizer.model_max_length
     if messages is not None:
         try:
@@ -54,7 +54,7 @@ def _conversation(state: EngineState, body: dict[str, object]) -> list[int]:
         raise WireValueError("Messages cannot be empty.")
     asked = body.get("add_generation_prompt")
     listens = state.version.tokenize_generation_prompt and isinstance(asked, bool)
-    return render(state, request, generation_prompt=bool(asked) if listens else None).ids
+    return chat_prompt(state, request, generation_prompt=bool(asked) if listens else None).ids
 
 
 async def answer_detokenize(state: EngineState, exchange: Exchange) -> Answer:
@@ -62,14 +62,13 @@ async def answer_detokenize(state: EngineState, exchange: Exchange) -> Answer:
     body = exchange.body
     tokens = body.get("tokens") if isinstance(body, dict) else None
     if not isinstance(body, dict) or not isinstance(tokens, list):
-        return _wrong_value(tokens, "'tokens' must be a list.")
+        return wrong_value(tokens, "'tokens' must be a list.")
     skip = bool(body.get("skip_special_tokens", True))
     nested = bool(tokens) and isinstance(tokens[0], list)
     lists = tokens if nested else [tokens]
     for ids in lists:
         if not all(isinstance(token_id, int) for token_id in ids):
-            message = "Invalid input: 'tokens' must be a list of integers."
-            return Answer(object_error(message, "BadRequestError", 400), 400)
+            return wrong_value(ids, "'tokens' must hold integers.")
     texts = [state.tokenizer.decode(ids, skip_special_tokens=skip) for ids in lists]
     return Answer({"text": texts if nested else texts[0]})
 
@@ -77,7 +76,7 @@ async def answer_detokenize(state: EngineState, exchange: Exchange) -> Answer:
 async def answer_parse_function_call(state: EngineState, exchange: Exchange) -> Answer:
     """The tool parser of the chat endpoint, by name, on any text."""
     body = exchange.body if isinstance(exchange.body, dict) else {}
-    parser = str(body.get("tool_call_parser"))
+    parser = str(body.get("tool_call_parser")).lower()
     if not knows_tool_parser(parser):
         return Answer("Internal Server Error", 500, plain=True)
     names = [str(tool["function"]["name"]) for tool in body.get("tools") or []]
@@ -93,14 +92,9 @@ async def answer_separate_reasoning(state: EngineState, exchange: Exchange) -> A
     """The reasoning parser of the chat endpoint, by name, on any text; qwen3 does not force reasoning
     here."""
     body = exchange.body if isinstance(exchange.body, dict) else {}
-    parser = str(body.get("reasoning_parser"))
+    parser = str(body.get("reasoning_parser")).lower()
     if not knows_reasoning_parser(parser):
         return Answer("Internal Server Error", 500, plain=True)
     forced = reasons_by_default(parser, enable_thinking=False)
     reasoning, text = split_reasoning(str(body.get("text", "")), state.version, forced=forced)
     return Answer({"reasoning_text": reasoning, "text": text})
-
-
-def _wrong_value(value: object, message: str) -> Answer:
-    item = {"type": "value_error", "loc": ("body",), "msg": f"Value error, {message}", "input": value}
-    return schema_error([item])

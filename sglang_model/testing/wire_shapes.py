@@ -44,6 +44,7 @@ class MetaInfo:
         top_logprobs: int = 0,
         with_text: bool = False,
         logprob_start: int = -1,
+        watched_ids: Sequence[int] = (),
     ) -> Json:
         spans: Json = {}
         if self._version.weight_versions:
@@ -53,6 +54,8 @@ class MetaInfo:
         scores: Json = {}
         if logprobs:
             scores = self._scores(sample, top_logprobs, logprob_start, with_text=with_text)
+            if watched_ids:
+                scores |= self._watched(sample, logprob_start, watched_ids, with_text=with_text)
         cached = sample.cached_tokens
         return {
             "id": sample.rid,
@@ -106,6 +109,17 @@ class MetaInfo:
             ]
             scores["output_top_logprobs"] = [self._top(entry, top, with_text=with_text) for entry in outputs]
         return scores
+
+    def _watched(self, sample: Sample, start: int, ids: Sequence[int], *, with_text: bool) -> Json:
+        """`token_ids_logprob`: how likely each of `ids` was at each position."""
+        prompt = sample.prompt_token_ids
+        context = Context(prompt)
+        outputs = []
+        for token_id in sample.sampled_ids:
+            outputs.append([self._entry(context.logprob(one), one, with_text=with_text) for one in ids])
+            context.push(token_id)
+        inputs = [None] * (len(prompt) - start) if 0 <= start < len(prompt) else []
+        return {"input_token_ids_logprobs": inputs, "output_token_ids_logprobs": outputs}
 
     def _entry(self, logprob: float | None, token_id: int, *, with_text: bool) -> list[object]:
         return [logprob, token_id, self._tokenizer.decode([token_id]) if with_text else None]
