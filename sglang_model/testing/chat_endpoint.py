@@ -155,7 +155,7 @@ def _choice(state: EngineState, request: ChatRequest, sample: Sample, index: int
     choice: Json = {
         "index": index,
         "message": message,
-        "logprobs": openai_logprobs(meta) if request.logprobs else None,
+        "logprobs": openai_logprobs(meta, state.tokenizer, version) if request.logprobs else None,
         "finish_reason": finish["type"],
         "matched_stop": finish.get("matched"),
     }

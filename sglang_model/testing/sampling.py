@@ -188,7 +188,8 @@ def _typed(name: str, value: object, version: WireVersion) -> object:
     if name == "stop_token_ids" and not version.typed_sampling_errors and isinstance(value, list):
         return tuple(_stop_id(item) for item in value if item is not None)
     if name == "stop_token_ids":
-        return tuple(_as_list(value, lambda v: isinstance(v, int), "a sequence", version))
+        checked = _as_list(value, lambda _: True, "a sequence", version)
+        return tuple(_check(item, lambda v: isinstance(v, int), "i64", version) for item in checked)
     return value
 
 

@@ -79,6 +79,8 @@ async def answer_parse_function_call(state: EngineState, exchange: Exchange) -> 
     parser = str(body.get("tool_call_parser")).lower()
     if not knows_tool_parser(parser):
         return Answer("Internal Server Error", 500, plain=True)
+    if not body.get("tools"):
+        return Answer({"normal_text": body.get("text"), "calls": []})
     names = [str(tool["function"]["name"]) for tool in body.get("tools") or []]
     parsed = parse_tool_calls(str(body.get("text", "")), names, parser, state.version)
     calls = [

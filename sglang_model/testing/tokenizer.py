@@ -82,6 +82,7 @@ class EngineTokenizer:
         added = backend.get_added_tokens_decoder()
         self.ordinary_ids = [token_id for token_id in range(256, self.vocab_size) if token_id not in added]
         """Ids that stand for text of more than one byte: what a sampler without a script chooses from."""
+        self._added = frozenset(added)
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
@@ -95,6 +96,14 @@ class EngineTokenizer:
         if len(ids) != len(found):
             raise ValueError("the tokenizer has no token for some single byte: it is not byte-level")
         return ids
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of one token, which need not be whole characters."""
+        token = self.backend.id_to_token(token_id)
+        values = _byte_values()
+        if token is None or token_id in self._added or not values.keys() >= set(token):
+            return self.decode([token_id]).encode()
+        return bytes(values[character] for character in token)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Ids that no token has, negative ones included, decode to nothing: SGLang does not check prompt
@@ -111,6 +120,11 @@ def byte_table() -> list[str]:
     spare = (byte for byte in range(256) if byte not in table)
     table.update({byte: chr(256 + n) for n, byte in enumerate(spare)})
     return [table[byte] for byte in range(256)]
+
+
+@cache
+def _byte_values() -> dict[str, int]:
+    return {character: byte for byte, character in enumerate(byte_table())}
 
 
 @cache

@@ -44,6 +44,8 @@ class WireVersion:
     """A request aborted in the queue still echoes `prompt_token_ids` on chat."""
     every_abort_status: bool = False
     """Every 4xx/5xx of an abort becomes the HTTP status; otherwise only 400, 500 and 503 do."""
+    true_token_bytes: bool = False
+    """`logprobs.content[].bytes` are the token's own, also of half a character; otherwise those of its text."""
     tokenize_generation_prompt: bool = False
     """`/tokenize` honours `add_generation_prompt`; otherwise it is accepted and ignored."""
 
@@ -64,6 +66,7 @@ VERSIONS: dict[VersionName, WireVersion] = {
         weight_versions=True,
         queued_abort_prompt_ids=True,
         every_abort_status=True,
+        true_token_bytes=True,
         tokenize_generation_prompt=True,
     ),
 }

@@ -151,20 +151,23 @@ class MetaInfo:
         ]
 
 
-def openai_logprobs(meta_info: Json) -> Json:
+def openai_logprobs(meta_info: Json, tokenizer: EngineTokenizer, version: WireVersion) -> Json:
     """Chat's `logprobs` of a choice: texts and bytes, and never an id."""
+
+    def token(entry: list[object]) -> Json:
+        text, token_id = str(entry[2]), entry[1]
+        octets = text.encode()
+        if version.true_token_bytes and isinstance(token_id, int):
+            octets = tokenizer.token_bytes(token_id)
+        return {"token": text, "bytes": list(octets), "logprob": entry[0]}
+
     entries = meta_info.get("output_token_logprobs")
     tops = meta_info.get("output_top_logprobs")
     content = []
     for position, entry in enumerate(entries if isinstance(entries, list) else []):
         top = tops[position] if isinstance(tops, list) else []
-        content.append({**_token(entry), "top_logprobs": [_token(item) for item in top]})
+        content.append({**token(entry), "top_logprobs": [token(item) for item in top]})
     return {"content": content}
-
-
-def _token(entry: list[object]) -> Json:
-    text = str(entry[2])
-    return {"token": text, "bytes": list(text.encode()), "logprob": entry[0]}
 
 
 def usage(samples: Sequence[Sample], version: WireVersion, n: int) -> Json:
