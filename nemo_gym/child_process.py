@@ -97,18 +97,12 @@ class ChildProcess:
 
 
 def sink_to(stream: BinaryIO) -> Sink:
-    """Write to a stream while somebody reads it: `ng_run | head` must not block the servers."""
-    closed = False
+    """Write to a stream while somebody reads it: `ng_run | head` must not end or block the servers."""
 
     def write(data: bytes) -> None:
-        nonlocal closed
-        if closed or not data:
-            return
-        try:
+        with contextlib.suppress(BrokenPipeError):
             stream.write(data)
             stream.flush()
-        except BrokenPipeError:
-            closed = True
 
     return write
 

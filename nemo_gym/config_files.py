@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 from yaml.reader import ReaderError
 
 from nemo_gym.config_tree import SettingPath, paths
@@ -26,6 +26,8 @@ LOGGER = logging.getLogger(__name__)
 
 CONFIG_PATHS_KEY = "config_paths"
 EXTRA_ROOTS_ENV_VAR_NAME = "NEMO_GYM_EXTRA_ROOTS"
+
+_COMMAND_LINE = "on the command line"
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,10 @@ class Origins:
         self._labels.update({path: f"in {label}, line {line}" for path, line in file.lines.items()})
 
     def add_override(self, path: SettingPath, value: object) -> None:
-        self._labels.update(dict.fromkeys(paths(value, path), "on the command line"))
+        self._labels.update(dict.fromkeys(paths(value, path), _COMMAND_LINE))
+
+    def is_override(self, path: SettingPath) -> bool:
+        return self._labels.get(path) == _COMMAND_LINE
 
     def describe(self, path: SettingPath) -> str | None:
         return self._labels.get(path)
@@ -129,7 +134,7 @@ def parse_config_text(text: str, *, source: str) -> DictConfig:
     except yaml.YAMLError as error:
         raise ConfigError(f"{source} is not valid YAML{_position(error)}") from error
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{source} cannot be read: {first_line(error)}") from error
+        raise ConfigError(f"{source} cannot be read: {omegaconf_reason(error)}") from error
     if not isinstance(config, DictConfig):
         raise ConfigError(f"{source} is not a configuration: its top level must be a mapping (key: value)")
     return config
@@ -143,7 +148,7 @@ def config_path_entries(config: DictConfig, *, source: str) -> list[str]:
             entries = OmegaConf.to_container(entries, resolve=True)
     except OmegaConfBaseException as error:
         raise ConfigError(
-            f"{CONFIG_PATHS_KEY} in {source}: {first_line(error)}", param=CONFIG_PATHS_KEY
+            f"{CONFIG_PATHS_KEY} in {source}: {omegaconf_reason(error)}", param=CONFIG_PATHS_KEY
         ) from error
     if entries is None:
         return []
@@ -156,8 +161,10 @@ def config_path_entries(config: DictConfig, *, source: str) -> list[str]:
     return entries
 
 
-def first_line(error: Exception) -> str:
-    """What OmegaConf says without its trailer; the first line names keys, never values."""
+def omegaconf_reason(error: Exception) -> str:
+    """What OmegaConf says, without its trailer and without a value: that may be a key."""
+    if isinstance(error, GrammarParseError):
+        return f"{error.full_key} has a ${{ that is not part of ${{key}}; for the two characters write \\${{"
     return str(error).partition("\n")[0]
 
 

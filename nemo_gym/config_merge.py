@@ -12,7 +12,7 @@ from typing import cast
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nemo_gym.config_files import ConfigFile, Origins, first_line
+from nemo_gym.config_files import ConfigFile, Origins, omegaconf_reason
 from nemo_gym.config_overrides import Override, OverrideKind
 from nemo_gym.config_suggestions import did_you_mean
 from nemo_gym.config_tree import SettingPath, contains, delete, dotted, lookup, nested, plain
@@ -53,11 +53,8 @@ def _merge_override(config: DictConfig, path: SettingPath, override: Override) -
     try:
         overlay = OmegaConf.create(nested(path, override.value))
     except OmegaConfBaseException as error:
-        # The first line of a grammar error repeats the value.
         raise ConfigError(
-            f"{source} has a value that OmegaConf cannot read (a ${{ that is no ${{key}}?); "
-            "write \\${ for the characters themselves",
-            param=override.key,
+            f"{source} cannot be read: {omegaconf_reason(error)}", param=override.key
         ) from error
     return _merge(config, overlay, source=source)
 
@@ -66,7 +63,7 @@ def _merge(base: DictConfig, overlay: DictConfig, *, source: str) -> DictConfig:
     try:
         return cast("DictConfig", OmegaConf.merge(base, overlay))
     except (OmegaConfBaseException, TypeError) as error:
-        reason = first_line(error)
+        reason = omegaconf_reason(error)
         raise ConfigError(f"{source} does not fit what it is merged over: {reason}") from error
 
 

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
-from nemo_gym.config_files import Origins, first_line
+from nemo_gym.config_files import Origins, omegaconf_reason
 from nemo_gym.config_suggestions import closest
-from nemo_gym.config_tree import SettingPath, contains, dotted, lookup, plain
+from nemo_gym.config_tree import SettingPath, contains, dotted, lookup, paths, plain
 from nemo_gym.config_validation import set_in
 from nemo_gym.errors import ConfigError
 
-_UNSET = "???"
 _REFERENCE_RE = re.compile(r"\$\{\s*(\.*)([^\s{}$:.][^\s{}$:]*)\s*\}")
 
 
@@ -38,6 +37,18 @@ def require_complete(
             survey.examine(leaf)
     if survey.unset or survey.absent or survey.broken:
         raise _error(survey, origins)
+
+
+def referenced_names(tree: object) -> set[str]:
+    """The top-level names that any `${...}` in the tree refers to."""
+    texts = (value for path in paths(tree) if isinstance(value := lookup(tree, path), str))
+    references = (reference for text in texts for reference in _REFERENCE_RE.findall(text))
+    return {_parts(name)[0] for dots, name in references if not dots}
+
+
+def _parts(name: str) -> SettingPath:
+    """`a.b` and `a[b]` are the same path."""
+    return tuple(name.replace("]", "").replace("[", ".").split("."))
 
 
 @dataclass(frozen=True)
@@ -78,7 +89,7 @@ class _Survey:
             for key in absent:
                 self.absent.setdefault(key, leaf.path)
             if not absent:
-                self.broken.append(f"{dotted(leaf.path)}: {first_line(error)}")
+                self.broken.append(f"{dotted(leaf.path)}: {omegaconf_reason(error)}")
 
     def absent_references(self, path: SettingPath, seen: set[SettingPath]) -> Iterator[str]:
         """The keys that `path` refers to, directly or through others, and that nobody gives."""
@@ -87,7 +98,7 @@ class _Survey:
             return
         seen.add(path)
         for dots, name in _REFERENCE_RE.findall(text):
-            parts = tuple(name.replace("]", "").replace("[", ".").split("."))
+            parts = _parts(name)
             target = (*path[: -len(dots)], *parts) if dots else parts
             if contains(self.tree, target):
                 yield from self.absent_references(target, seen)

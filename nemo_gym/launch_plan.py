@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 from pydantic import BaseModel, ConfigDict, Field
 
 from nemo_gym.config_files import Origins
+from nemo_gym.config_misplaced import refuse_misplaced_settings
 from nemo_gym.config_suggestions import did_you_mean
 from nemo_gym.config_tree import dotted, plain
 from nemo_gym.config_types import DEFAULT_HOST, BaseRunServerConfig, BaseRunServerInstanceConfig, server_ref
@@ -60,8 +61,15 @@ class PlannedServer:
 
     block: ServerBlock
     entrypoint: Path
-    host: str
-    port: int
+    settings: BaseRunServerConfig
+
+    @property
+    def host(self) -> str:
+        return self.settings.host
+
+    @property
+    def port(self) -> int:
+        return self.settings.port
 
     @property
     def name(self) -> str:
@@ -110,6 +118,12 @@ def plan_launch(
         _planned(block, entrypoint, completed, find_config_class)
         for block, entrypoint in zip(blocks, entrypoints, strict=True)
     )
+    refuse_misplaced_settings(
+        values,
+        config.origins,
+        ((*server.block.path, name) for server in servers for name in type(server.settings).model_fields),
+        known=LaunchSettings.model_fields,
+    )
     _check_ports(servers)
     return LaunchPlan(values, servers, settings)
 
@@ -124,7 +138,7 @@ def _planned(
     else:
         settings = block.resolved_settings(config.values)
         server = validate_settings(_AnyServer, settings, path=block.path, origins=config.origins)
-    return PlannedServer(block, entrypoint.file, server.host, server.port)
+    return PlannedServer(block, entrypoint.file, server)
 
 
 def _fill_in_addresses(blocks: Iterable[ServerBlock], config: DictConfig, settings: LaunchSettings) -> None:

@@ -15,7 +15,7 @@ from typing import cast
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nemo_gym.config_files import first_line
+from nemo_gym.config_files import omegaconf_reason
 from nemo_gym.config_suggestions import did_you_mean
 from nemo_gym.config_tree import SettingPath, dotted, plain
 from nemo_gym.config_types import SERVER_TYPES, ServerType
@@ -43,7 +43,9 @@ class ServerBlock:
         try:
             settings = OmegaConf.to_container(self.settings_node(config), resolve=True)
         except OmegaConfBaseException as error:
-            raise ConfigError(f"{dotted(self.path)}: {first_line(error)}", param=dotted(self.path)) from error
+            raise ConfigError(
+                f"{dotted(self.path)}: {omegaconf_reason(error)}", param=dotted(self.path)
+            ) from error
         return cast("dict[str, object]", settings)
 
 

@@ -154,6 +154,13 @@ def test_an_override_that_omegaconf_cannot_read_is_refused_without_its_value(tmp
     assert "5ecret" not in message
 
 
+def test_a_file_that_omegaconf_cannot_read_is_refused_without_its_value(tmp_path: Path) -> None:
+    write(tmp_path / "env.yaml", "policy_api_key: ab${5ecret\n")
+    message = refusal(tmp_path)
+    assert "env.yaml cannot be read: policy_api_key has a ${" in message
+    assert "5ecret" not in message
+
+
 def test_config_paths_on_the_command_line_must_be_a_list(tmp_path: Path) -> None:
     assert "+config_paths=[a.yaml]" in refusal(tmp_path, "+config_paths=c.yaml")
 

@@ -211,6 +211,21 @@ def test_what_the_launcher_needs_of_any_server_is_checked(tmp_path: Path) -> Non
     assert f"{PORT} (set in c.yaml, line 5): input should be a valid integer" in refusal(tmp_path, C)
 
 
+def test_a_setting_that_is_given_at_the_top_level_is_refused(tmp_path: Path) -> None:
+    write_echo_server(tmp_path)
+    write(tmp_path / "c.yaml", echo_yaml())
+    assert f"port is given at the top level, where nothing reads it; write ++{PORT}=<value>" in refusal(
+        tmp_path, C, "+port=8000"
+    )
+
+
+def test_a_top_level_name_that_something_refers_to_or_that_a_file_gives_is_accepted(tmp_path: Path) -> None:
+    write_echo_server(tmp_path)
+    port = free_port()
+    write(tmp_path / "c.yaml", echo_yaml(port="${port}") + f"port: {port}\nhost: shared\n")
+    assert plan(tmp_path, C, f"++port={port}").servers[0].port == port
+
+
 def test_a_reference_to_a_server_that_is_not_configured_is_refused(tmp_path: Path) -> None:
     write_echo_server(tmp_path)
     write(tmp_path / "c.yaml", echo_yaml(judge="{type: responses_api_models, name: policy_modl}"))

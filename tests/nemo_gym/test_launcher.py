@@ -166,7 +166,7 @@ async def test_a_server_that_does_not_stop_is_killed_after_the_grace(cwd: Path) 
     running = asyncio.create_task(launch.launcher.run())
     (answer,) = await launch.answers()
     launch.launcher.request_stop()
-    assert await running == 0
+    assert await asyncio.wait_for(running, 30) == 0
     assert ended(answer.json()["pid"])
 
 

@@ -161,6 +161,18 @@ def test_a_wrong_configuration_is_one_message_and_exit_code_2(
     assert err.startswith("ng_run: config_paths: there is no file c.yaml")
 
 
+def test_an_environment_shared_with_nemo_gym_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(
+        tmp_path / "nemo_gym-0.4.0.dist-info/METADATA",
+        "Metadata-Version: 2.1\nName: nemo-gym\nVersion: 0.4.0\n",
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main([TRAINING]) == 2
+    assert capsys.readouterr().err.startswith("ng_run: nemo-gym 0.4.0 is installed in the Python environment")
+
+
 def test_help_explains_the_grammar(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
