@@ -131,9 +131,7 @@ def _error(survey: _Survey, origins: Origins | None) -> ConfigError:
     sentences = []
     if lines:
         noun = "setting has" if len(lines) == 1 else "settings have"
-        sentences.append(
-            f"{len(lines)} {noun} no value. Add to the command line, or to env.yaml without the plus:"
-        )
+        sentences.append(f"{len(lines)} {noun} no value. Add to the command line, or set in env.yaml:")
         sentences += [f"  {line}" for line in lines]
     sentences += _misspelt(survey)
     sentences += survey.broken

@@ -17,6 +17,7 @@ from nemo_gym.global_config import (
     load_global_config,
     load_server_config,
 )
+from sglang_model.config import SGLangModelConfig
 from tests.support.launches import REPOSITORY, write
 
 BLOCK = "policy_model.responses_api_models.echo_model"
@@ -329,6 +330,38 @@ def test_a_server_reads_its_configuration_from_the_environment() -> None:
     text = f"n: 3\npolicy_model: {{responses_api_models: {{echo_model: {block}}}}}"
     config = global_config_from_environment({"NEMO_GYM_CONFIG_DICT": text})
     assert load_server_config(EchoConfig, config, "policy_model").window == 3
+
+
+def test_a_configuration_that_nemo_gym_has_completed_is_accepted_as_it_stands() -> None:
+    text = """
+policy_model:
+  responses_api_models:
+    sglang_model:
+      entrypoint: app.py
+      base_url: ${policy_base_url}
+      api_key: ${policy_api_key}
+      model: ${policy_model_name}
+      return_token_id_information: true
+      uses_reasoning_parser: true
+      host: 127.0.0.1
+      port: 12855
+policy_base_url: http://127.0.0.1:1/v1
+policy_api_key: x
+policy_model_name: m
+use_absolute_ip: false
+port_range_low: 10001
+port_range_high: 20000
+head_server: {host: 127.0.0.1, port: 11000}
+disallowed_ports: [11000, 12855]
+head_server_deps: ['ray[default]==2.60.0', openai==2.7.2]
+python_version: 3.12.1
+skip_venv_if_present: false
+dry_run: false
+uv_venv_dir: /somewhere
+"""
+    config = global_config_from_environment({"NEMO_GYM_CONFIG_DICT": text})
+    server = load_server_config(SGLangModelConfig, config, "policy_model")
+    assert (server.host, server.port, server.model) == ("127.0.0.1", 12855, "m")
 
 
 @pytest.mark.parametrize(
