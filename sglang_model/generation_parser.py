@@ -109,18 +109,16 @@ def _silence_thinking(segments: Sequence[Segment], tags: ReasoningTags, *, finis
     end, thinking_until = 0, 0
     for segment in segments:
         start, end = end, end + len(segment.raw)
-        if segment.calls and start < thinking_until:
-            silenced.append(Segment(segment.raw, ParseStatus.INSIDE_REASONING))
-            continue
-        silenced.append(segment)
+        silenced.append(_as_thought(segment) if start < thinking_until else segment)
         position = max(start, thinking_until)
         while not segment.calls and (opened := text.find(tags.opening, position, end)) >= 0:
             closed = text.find(tags.closing, opened + len(tags.opening))
             if closed < 0:
-                return silenced if finished else [*silenced, *_all_text(segments[len(silenced) :])]
+                rest = segments[len(silenced) :]
+                return [*silenced, *(rest if finished else map(_as_thought, rest))]
             position = thinking_until = closed + len(tags.closing)
     return silenced
 
 
-def _all_text(segments: Sequence[Segment]) -> list[Segment]:
-    return [Segment(part.raw, ParseStatus.INSIDE_REASONING) if part.calls else part for part in segments]
+def _as_thought(segment: Segment) -> Segment:
+    return Segment(segment.raw, ParseStatus.INSIDE_REASONING) if segment.calls else segment

@@ -19,6 +19,13 @@ JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, J
 MAX_DEPTH = 100
 """Deeper values are refused: where Python's decoder and encoder give up depends on the caller's stack."""
 
+_FIRST_WINDOW = 4096
+_WINDOW_GROWTH = 8
+"""A JSON error counts the lines before it, from the beginning of the text it was given. A value is therefore
+read from windows that grow: a text with thousands of broken values costs what its broken values cost."""
+_LONGEST_TOKEN = 16
+"""Longer than any token but a string or a number: `-Infinity`, `false`, an escape."""
+
 _WHITESPACE = re.compile(r"[ \t\n\r]*")
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 
@@ -72,13 +79,25 @@ def decode_at(text: str, start: int) -> Decoded | None:
     ValueError covers malformed JSON and Python's limit on the digits of an integer.
     """
     start = skip_whitespace(text, start)
-    try:
-        value, end = _DECODER.raw_decode(text, start)
-    except (ValueError, RecursionError):
-        return None
-    if _too_deep(text[start:end]):
-        return None
-    return Decoded(value, start, end)
+    window = _FIRST_WINDOW
+    while True:
+        part = text[start : start + window]
+        try:
+            value, length = _DECODER.raw_decode(part)
+        except json.JSONDecodeError as error:
+            if len(part) < window or not _is_cut(error, len(part)):
+                return None
+        except (ValueError, RecursionError):
+            return None
+        else:
+            if length < len(part) or len(part) < window:
+                return None if _too_deep(part[:length]) else Decoded(value, start, start + length)
+        window *= _WINDOW_GROWTH
+
+
+def _is_cut(error: json.JSONDecodeError, length: int) -> bool:
+    """Whether more text could mend the error: it is at the end, or is a string that has not ended there."""
+    return error.msg.startswith("Unterminated string") or error.pos > length - _LONGEST_TOKEN
 
 
 def decode(text: str) -> Decoded | None:

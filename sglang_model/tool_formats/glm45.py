@@ -23,7 +23,7 @@ _KINDS: Mapping[str, Kind] = {
     "<arg_value": "value",
     "</arg_value": "/value",
 }
-_NAME = re.compile(r"[^\s<>{}\"']+")
+_NAME = re.compile(r"[^\s<>{}\[\]()\"',;]+")
 
 
 def parse_glm45(text: str, tools: DeclaredTools, *, finished: bool) -> list[Segment]:
@@ -118,9 +118,9 @@ class _Reader:
                 and tags.kind(index + 1) == "key"
                 and _NAME.fullmatch(self._name(index))
             ):
-                if index not in tags.block_ends:
+                if index not in tags.ends:
                     break
-                index = tags.block_ends[index]
+                index = tags.ends[index]
             index += 1
         self._endless.update(visited)
         return ParseStatus.UNCLOSED_BLOCK

@@ -44,14 +44,18 @@ def parse_mistral(text: str, tools: DeclaredTools, *, finished: bool) -> list[Se
 
 def _read_block(text: str, start: int, *, finished: bool) -> Segment:
     body = skip_whitespace(text, start + len(_MARKER))
-    if text.startswith(("[", "{"), body):
-        read = read_calls(text, body)
-        if read is None:
-            return _broken(text, start, finished=finished)
-        return Segment(text[start : read.end], read.status, read.calls)
     head = _HEAD.match(text, body)
-    decoded = None if head is None else decode_at(text, head.end())
-    if head is None or decoded is None:
+    if head is not None:
+        return _read_named(text, start, head, finished=finished)
+    read = read_calls(text, body) if text.startswith(("[", "{"), body) else None
+    if read is None:
+        return _broken(text, start, finished=finished)
+    return Segment(text[start : read.end], read.status, read.calls)
+
+
+def _read_named(text: str, start: int, head: re.Match[str], *, finished: bool) -> Segment:
+    decoded = decode_at(text, head.end())
+    if decoded is None:
         return _broken(text, start, finished=finished)
     raw = text[start : decoded.end]
     name, arguments = head[1].strip(), arguments_text(text, decoded)

@@ -17,6 +17,7 @@ from sglang_model.tool_formats.segments import ParseStatus, SampledCall, Segment
 from sglang_model.tool_formats.tags import Kind, TagList
 
 _TAGS = re.compile(r"</?tool_call>|<function=[^<>\n]*>|</function>|<parameter=[^<>\n]*>|</parameter>")
+_CLOSING = "</tool_call>"
 _KINDS: Mapping[str, Kind] = {
     "<tool_call": "block",
     "</tool_call": "/block",
@@ -85,7 +86,7 @@ class _Reader:
         end, closed = function.position, function.closed and not wrapped
         if tags.kind(function.index) == "/block" and tags.is_blank(end, function.index):
             end, closed = tags[function.index].end, True
-        if not closed and not self._finished and not tags.text[end:].strip():
+        if not closed and not self._finished and _CLOSING.startswith(tags.text[end:].strip()):
             return Segment(tags.text[tags.start(index) :], ParseStatus.UNCLOSED_BLOCK)
         raw = tags.text[tags.start(index) : end]
         if not function.name:
@@ -130,30 +131,30 @@ class _Reader:
     def _value_end(self, function: _Function, key: str) -> int | None:
         """The tag that ends the value of the parameter at `function.index`.
 
-        A whole block inside a value is text, such as an example in a file that is being written; the
-        beginning of one that never ends is the next call of a model that forgot to close this one.
+        A whole call inside a value is text, such as an example in a file that is being written; the beginning
+        of one that never ends is the next call of a model that forgot to close this one.
         """
         tags, visited = self._tags, list[int]()
         index, own = function.index + 1, True
         while index < len(tags) and index not in self._endless:
-            kind = tags.kind(index)
-            if kind == "block" and tags.is_followed_by(index, "function"):
-                own = False
-                visited.append(index)
-                if index not in tags.block_ends:
-                    break
-                index = tags.block_ends[index] + 1
-                continue
-            if kind == "function" and self._tools.declares(tags[index].name):
-                break
-            own = own and kind != "function"
-            if self._ends_value(index) or (own and self._begins_parameter(function, index, key)):
-                return index
+            own = own and tags.kind(index) not in ("block", "function")
             if not own:
                 visited.append(index)
+            if self._begins_call(index):
+                if index not in tags.ends:
+                    break
+                index = tags.ends[index]
+            elif self._ends_value(index) or (own and self._begins_parameter(function, index, key)):
+                return index
             index += 1
         self._endless.update(visited)
         return None
+
+    def _begins_call(self, index: int) -> bool:
+        tag = self._tags[index]
+        if tag.kind == "block":
+            return self._tags.is_followed_by(index, "function")
+        return tag.kind == "function" and self._tools.declares(tag.name)
 
     def _ends_value(self, index: int) -> bool:
         kind = self._tags.kind(index)

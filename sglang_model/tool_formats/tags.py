@@ -62,14 +62,14 @@ class TagList:
         return self.kind(index + 1) in kinds and self.is_blank(self._tags[index].end, index + 1)
 
     @cached_property
-    def block_ends(self) -> Mapping[int, int]:
-        """For each opening block tag that is balanced, the index of the tag that closes it."""
+    def ends(self) -> Mapping[int, int]:
+        """For each opening tag that is balanced among its kind, the index of the tag that closes it."""
         ends: dict[int, int] = {}
-        stack: list[int] = []
+        open_tags: dict[str, list[int]] = {}
         for index, tag in enumerate(self._tags):
-            if tag.kind == "block":
-                stack.append(index)
-            elif tag.kind == "/block" and stack:
+            if not tag.kind.startswith("/"):
+                open_tags.setdefault(tag.kind, []).append(index)
+            elif stack := open_tags.get(tag.kind[1:]):
                 ends[stack.pop()] = index
         return ends
 
