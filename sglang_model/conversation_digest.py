@@ -44,6 +44,18 @@ _OPEN: Final = "<think>"
 _CLOSE: Final = "</think>"
 
 
+def _finite(text: str) -> float:
+    """Read a JSON number; 1e400 and 2e400 are different and would both become infinity, so they stay text."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("the number is beyond the range of a float")
+    return number
+
+
+# One decoder for all: json.loads makes a new one for every call that names a hook.
+_DECODER: Final = json.JSONDecoder(parse_float=_finite)
+
+
 @dataclass(frozen=True, slots=True)
 class ConversationDigests:
     """A conversation of n messages as its n + 1 prefixes: entry k stands for the first k messages.
@@ -124,19 +136,19 @@ def _step(semantic: bytes, exact: bytes, message: object) -> tuple[bytes, bytes]
 
 def _given_meaning(message: Mapping[str, object]) -> dict[str, object]:
     """The meaning of a message that came from outside: all of it that a template could render."""
-    meaning = {
-        key: value
-        for key, value in message.items()
-        if key not in _IGNORED_KEYS and key not in ("content", "tool_calls") and not _is_empty(value)
-    }
-    meaning["content"] = _given_content(message.get("content"))
-    meaning["tool_calls"] = _tool_calls(message.get("tool_calls"))
+    meaning: dict[str, object] = {}
+    for key, value in message.items():
+        if key in _IGNORED_KEYS or _is_empty(value):
+            continue
+        if key == "content":
+            value = _given_content(value)
+        elif key == "tool_calls":
+            value = _tool_calls(value)
+        meaning[key] = value
     return meaning
 
 
 def _given_content(content: object) -> object:
-    if _is_empty(content):
-        return ""
     if not isinstance(content, (list, tuple)):
         return content
     parts = [text if (text := _part_text(part)) is not None else _other_part(part) for part in content]
@@ -162,20 +174,21 @@ def _assistant_meaning(message: Mapping[str, object]) -> tuple[dict[str, object]
             others.append([len(before.strip()), _other_part(part)])
     visible, thought = _without_thinking("".join(texts))
     text = visible.strip()
-    meaning: dict[str, object] = {
-        "text": text,
-        "tool_calls": _tool_calls(message.get("tool_calls")),
-        "others": others,
-    }
+    meaning: dict[str, object] = {"text": text}
+    if others:
+        meaning["others"] = others
+    calls = message.get("tool_calls")
+    if not _is_empty(calls):
+        meaning["tool_calls"] = _tool_calls(calls)
     for key in ("refusal", "name", "function_call", "audio"):
-        if not _is_empty(message.get(key)):
-            meaning[key] = message[key]
+        if not _is_empty(value := message.get(key)):
+            meaning[key] = value
     reasoning = "".join([*thoughts, thought]).strip()
     return meaning, [reasoning, visible if visible != text else ""]
 
 
 def _is_empty(value: object) -> bool:
-    return value is None or (isinstance(value, (str, list, tuple, Mapping)) and not value)
+    return value is None or (isinstance(value, (str, list, tuple, dict)) and not value)
 
 
 def _part_text(part: object) -> str | None:
@@ -214,8 +227,6 @@ def _other_part(part: object) -> object:
 
 
 def _tool_calls(calls: object) -> object:
-    if _is_empty(calls):
-        return []
     return [_tool_call(call) for call in calls] if isinstance(calls, (list, tuple)) else calls
 
 
@@ -237,17 +248,9 @@ def _arguments(arguments: object) -> tuple[str, object]:
     if not isinstance(arguments, str):
         return "json", arguments
     try:
-        return "json", json.loads(arguments, parse_float=_finite)
+        return "json", _DECODER.decode(arguments)
     except (ValueError, RecursionError):
         return "text", arguments
-
-
-def _finite(text: str) -> float:
-    """Read a JSON number; 1e400 and 2e400 are different and would both become infinity, so they stay text."""
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError("the number is beyond the range of a float")
-    return number
 
 
 def _without_thinking(text: str) -> tuple[str, str]:
