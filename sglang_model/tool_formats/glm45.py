@@ -66,7 +66,7 @@ class _Reader:
         inside, position = index + 1, tags.start(index + 1)
         if _NAME.fullmatch(name) is None:
             return self._broken(index, self._status_of_bad_name(name, inside))
-        while tags.kind(inside) == "key" and tags.is_blank(position, inside):
+        while tags.kind(inside) == "key":
             end = self._pair_end(inside)
             if isinstance(end, ParseStatus):
                 return self._broken(index, end)
@@ -76,14 +76,11 @@ class _Reader:
             inside, position = end + 1, tags[end].end
         kind = tags.kind(inside)
         call = SampledCall(name, encode(arguments))
-        if tags.is_blank(position, inside):
-            if kind == "/block":
-                return Segment(tags.text[tags.start(index) : tags[inside].end], ParseStatus.OK, (call,))
-            stopped = kind == "block" or (kind is None and self._finished)
-            if stopped and (arguments or self._tools.declares(name)):
-                return Segment(
-                    tags.text[tags.start(index) : position], ParseStatus.OK, (call,), repaired=True
-                )
+        if kind == "/block":
+            return Segment(tags.text[tags.start(index) : tags[inside].end], ParseStatus.OK, (call,))
+        stopped = kind == "block" or (kind is None and self._finished)
+        if stopped and (arguments or self._tools.declares(name)):
+            return Segment(tags.text[tags.start(index) : position], ParseStatus.OK, (call,), repaired=True)
         unclosed = kind in (None, "block")
         return self._broken(index, ParseStatus.UNCLOSED_BLOCK if unclosed else ParseStatus.INVALID_MARKUP)
 

@@ -25,8 +25,11 @@ class ReadCalls:
 def read_calls(text: str, start: int) -> ReadCalls | None:
     """Reads the object, or the array of objects, that begins at `start`; None when no JSON value does."""
     decoded = decode_at(text, start)
-    if decoded is None:
-        return None
+    return None if decoded is None else calls_of(text, decoded)
+
+
+def calls_of(text: str, decoded: Decoded) -> ReadCalls:
+    """The calls of a value that `decode_at` has read from `text`."""
     objects = list(items_of(text, decoded)) if isinstance(decoded.value, list) else [decoded]
     calls: list[SampledCall] = []
     for candidate in objects:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from sglang_model.argument_types import DeclaredTools
 from sglang_model.strict_json import Decoded, decode_at, skip_whitespace
-from sglang_model.tool_formats.json_calls import looks_like_call, read_calls
+from sglang_model.tool_formats.json_calls import calls_of, looks_like_call
 from sglang_model.tool_formats.segments import ParseStatus, Segment
 
 _TAG = "<|python_tag|>"
@@ -43,9 +43,7 @@ def _read_sequence(text: str, cursor: int, *, tagged: bool, finished: bool) -> l
     segments: list[Segment] = []
     start = skip_whitespace(text, cursor + len(_TAG) if tagged else cursor)
     while (decoded := _announced(text, start, tagged=tagged)) is not None:
-        read = read_calls(text, decoded.start)
-        if read is None:
-            break
+        read = calls_of(text, decoded)
         segments.append(Segment(text[cursor : read.end], read.status, read.calls))
         cursor = start = read.end
         separator = _SEPARATOR.match(text, start)

@@ -49,9 +49,7 @@ def parse_qwen3_coder(text: str, tools: DeclaredTools, *, finished: bool) -> lis
 
 @dataclass(slots=True)
 class _Function:
-    """A function element while it is read. Reading has come to `position`; `index` is the next tag from
-    there.
-    """
+    """A function element while it is read: reading has come to `position`, the next tag is at `index`."""
 
     name: str
     index: int
@@ -103,11 +101,8 @@ class _Reader:
                 return ParseStatus.UNCLOSED_BLOCK
         kind = tags.kind(function.index)
         if not tags.is_blank(function.position, function.index) or kind == "/parameter":
-            return (
-                ParseStatus.UNCLOSED_BLOCK
-                if kind in (None, "block", "function")
-                else ParseStatus.INVALID_MARKUP
-            )
+            unclosed = kind in (None, "block", "function")
+            return ParseStatus.UNCLOSED_BLOCK if unclosed else ParseStatus.INVALID_MARKUP
         if kind == "/function":
             function.position, function.closed = tags[function.index].end, True
             function.index += 1
