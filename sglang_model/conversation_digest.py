@@ -1,0 +1,281 @@
+"""When two conversations are the same one: digests of every prefix of a conversation, in one pass.
+
+A follow-up turn is recognised by what its conversation *means*, because clients write the same history in
+many ways: text as a string or as one part, arguments with other key order, spaces or escapes, null for
+absent, reasoning kept or dropped. What a template would render differently, or a reader would read
+differently, is another conversation. This room knows chat messages; it knows no tokens, no template and no
+session.
+
+What counts, beyond the obvious, and why:
+
+* the order of messages and of tool calls, `tool_call_id` and the ids of calls. Some families render ids
+  (Kimi, Mistral), and without them two results of parallel calls could change places unseen;
+* every other key of a message that was not sampled, unless it is null or empty: a template may read it;
+* the bounds between several text parts of such a message: engines join them with a space, a newline or
+  nothing.
+
+What does not count: token ids and logprobs that are sent back, `cache_control` (clients move it from turn to
+turn), and of an assistant message everything but its visible text, refusal, tool calls and name. Its
+reasoning is left out (fields, parts, `<think>..</think>` in the text, text in front of a lone `</think>` that
+the prompt opened, an unclosed `<think>` at the start), and with it blank space around the whole text, which
+every client that cuts reasoning out of the text trims as well. Empty arguments are `{}`; arguments that are
+no JSON compare as text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sglang_model.canonical_form import canonical_form
+
+DIGEST_SIZE: Final = 16
+
+_TOKEN_FIELDS: Final = {"prompt_token_ids", "generation_token_ids", "generation_log_probs", "routed_experts"}
+_IGNORED_KEYS: Final = _TOKEN_FIELDS | {"cache_control"}
+_TEXT_PARTS: Final = {"text", "input_text", "output_text"}
+_REASONING_PARTS: Final = {"thinking", "redacted_thinking", "reasoning", "reasoning_text", "summary_text"}
+_REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
+_OPEN: Final = "<think>"
+_CLOSE: Final = "</think>"
+
+
+def _finite(text: str) -> float:
+    """Read a JSON number; 1e400 and 2e400 are different and would both become infinity, so they stay text."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("the number is beyond the range of a float")
+    return number
+
+
+# One decoder for all: json.loads makes a new one for every call that names a hook.
+_DECODER: Final = json.JSONDecoder(parse_float=_finite)
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationDigests:
+    """A conversation of n messages as its n + 1 prefixes: entry k stands for the first k messages.
+
+    Equal entries of `semantic` mean the same conversation. `exact` also tells apart assistant turns that
+    differ in nothing but reasoning or outer blanks; it is there to choose between turns that are equal
+    otherwise, and means nothing when a client leaves reasoning out. `assistant_ends` are the k whose last
+    message is the assistant's.
+    """
+
+    semantic: tuple[bytes, ...]
+    exact: tuple[bytes, ...]
+    assistant_ends: tuple[int, ...]
+
+    @property
+    def messages(self) -> int:
+        return len(self.semantic) - 1
+
+    def followed_by(self, message: object) -> ConversationDigests:
+        """Return the digests of this conversation with `message` behind it, for example the reply just
+        sampled.
+        """
+        semantic, exact = _step(self.semantic[-1], self.exact[-1], message)
+        ends = (*self.assistant_ends, self.messages + 1) if _is_assistant(message) else self.assistant_ends
+        return ConversationDigests((*self.semantic, semantic), (*self.exact, exact), ends)
+
+
+def digest_conversation(messages: Sequence[object]) -> ConversationDigests:
+    """Return the digests of all prefixes of `messages`; any input has some, and none raises."""
+    start = bytes(DIGEST_SIZE)
+    semantic, exact, ends = [start], [start], []
+    for count, message in enumerate(messages, start=1):
+        next_semantic, next_exact = _step(semantic[-1], exact[-1], message)
+        semantic.append(next_semantic)
+        exact.append(next_exact)
+        if _is_assistant(message):
+            ends.append(count)
+    return ConversationDigests(tuple(semantic), tuple(exact), tuple(ends))
+
+
+def digest_rendering(
+    tools: Sequence[object] | None,
+    chat_template_kwargs: Mapping[str, object] | None,
+    other_inputs: Mapping[str, object] | None = None,
+) -> bytes:
+    """Return the digest of what a template renders besides the messages.
+
+    No tools are the same as an empty list of them, and so for keyword arguments; the order of tools counts,
+    because it is rendered. `other_inputs` is for whatever else decides the rendering, such as a template
+    chosen per request; entries that are None are as good as absent.
+    """
+    others = {name: value for name, value in (other_inputs or {}).items() if value is not None}
+    return _digest(canonical_form([list(tools or ()), dict(chat_template_kwargs or {}), others]))
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=DIGEST_SIZE).digest()
+
+
+def _is_assistant(message: object) -> bool:
+    return isinstance(message, Mapping) and message.get("role") == "assistant"
+
+
+def _step(semantic: bytes, exact: bytes, message: object) -> tuple[bytes, bytes]:
+    """Chain one message behind both digests; every part has a fixed size, so none runs into the next."""
+    extra = b""
+    if not isinstance(message, Mapping):
+        form = canonical_form(["no message", message])
+    elif message.get("role") == "assistant":
+        meaning, unseen = _assistant_meaning(message)
+        form = canonical_form(["assistant", meaning])
+        extra = _digest(canonical_form(unseen)) if any(unseen) else b""
+    else:
+        form = canonical_form(["given", _given_meaning(message)])
+    own = _digest(form)
+    return _digest(semantic + own), _digest(exact + own + extra)
+
+
+def _given_meaning(message: Mapping[str, object]) -> dict[str, object]:
+    """The meaning of a message that came from outside: all of it that a template could render."""
+    meaning: dict[str, object] = {}
+    for key, value in message.items():
+        if key in _IGNORED_KEYS or _is_empty(value):
+            continue
+        if key == "content":
+            value = _given_content(value)
+        elif key == "tool_calls":
+            value = _tool_calls(value)
+        meaning[key] = value
+    return meaning
+
+
+def _given_content(content: object) -> object:
+    if not isinstance(content, (list, tuple)):
+        return content
+    parts = [text if (text := _part_text(part)) is not None else _other_part(part) for part in content]
+    return parts[0] if len(parts) == 1 and isinstance(parts[0], str) else parts
+
+
+def _assistant_meaning(message: Mapping[str, object]) -> tuple[dict[str, object], list[str]]:
+    """The visible turn, and what only `exact` looks at: reasoning and the blank space around the text."""
+    content = message.get("content")
+    parts = content if isinstance(content, (list, tuple)) else [] if _is_empty(content) else [content]
+    texts: list[str] = []
+    others: list[object] = []
+    thoughts = [value for name in _REASONING_FIELDS if isinstance(value := message.get(name), str)][:1]
+    for part in parts:
+        text = _part_text(part)
+        if text is not None:
+            texts.append(text)
+        elif (thought := _reasoning_text(part)) is not None:
+            thoughts.append(thought)
+        else:
+            # Where it stands in the visible text counts too.
+            before, _ = _without_thinking("".join(texts))
+            others.append([len(before.strip()), _other_part(part)])
+    visible, thought = _without_thinking("".join(texts))
+    text = visible.strip()
+    meaning: dict[str, object] = {"text": text}
+    if others:
+        meaning["others"] = others
+    calls = message.get("tool_calls")
+    if not _is_empty(calls):
+        meaning["tool_calls"] = _tool_calls(calls)
+    for key in ("refusal", "name", "function_call", "audio"):
+        if not _is_empty(value := message.get(key)):
+            meaning[key] = value
+    reasoning = "".join([*thoughts, thought]).strip()
+    return meaning, [reasoning, visible if visible != text else ""]
+
+
+def _is_empty(value: object) -> bool:
+    return value is None or (isinstance(value, (str, list, tuple, dict)) and not value)
+
+
+def _part_text(part: object) -> str | None:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, Mapping) or _kind(part) not in _TEXT_PARTS:
+        return None
+    text = part.get("text")
+    return text if isinstance(text, str) else None
+
+
+def _kind(part: Mapping[str, object]) -> str:
+    kind = part.get("type", "text")
+    return kind if isinstance(kind, str) else ""
+
+
+def _reasoning_text(part: object) -> str | None:
+    if not isinstance(part, Mapping) or _kind(part) not in _REASONING_PARTS:
+        return None
+    text = part.get("thinking", part.get("text"))
+    return text if isinstance(text, str) else ""
+
+
+def _other_part(part: object) -> object:
+    """An image, a file, a refusal: by its content, a bare URL like the mapping that holds it."""
+    if not isinstance(part, Mapping):
+        return part
+    meaning = {key: value for key, value in part.items() if key not in _IGNORED_KEYS and not _is_empty(value)}
+    kind = _kind(part)
+    value = meaning.get(kind)
+    if isinstance(value, str) and kind.endswith("_url"):
+        meaning[kind] = {"url": value}
+    elif isinstance(value, Mapping):
+        meaning[kind] = {key: inner for key, inner in value.items() if not _is_empty(inner)}
+    return meaning
+
+
+def _tool_calls(calls: object) -> object:
+    return [_tool_call(call) for call in calls] if isinstance(calls, (list, tuple)) else calls
+
+
+def _tool_call(call: object) -> object:
+    """Id, name and arguments, nested as OpenAI has them or flat; keys such as a stream's `index` do not
+    count.
+    """
+    if not isinstance(call, Mapping):
+        return call
+    function = call.get("function", call)
+    if not isinstance(function, Mapping) or call.get("type") not in (None, "", "function"):
+        return {key: value for key, value in call.items() if not _is_empty(value)}
+    return [call.get("id") or "", function.get("name"), *_arguments(function.get("arguments"))]
+
+
+def _arguments(arguments: object) -> tuple[str, object]:
+    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+        return "json", {}
+    if not isinstance(arguments, str):
+        return "json", arguments
+    try:
+        return "json", _DECODER.decode(arguments)
+    except (ValueError, RecursionError):
+        return "text", arguments
+
+
+def _without_thinking(text: str) -> tuple[str, str]:
+    """Split an assistant's text into what is visible and what is thinking.
+
+    Searched from left to right with `find`, because a lazy pattern takes quadratic time on unclosed tags.
+    """
+    if _CLOSE not in text and _OPEN not in text:
+        return text, ""
+    visible: list[str] = []
+    thoughts: list[str] = []
+    position = 0
+    first_close = text.find(_CLOSE)
+    if first_close >= 0 and text.find(_OPEN, 0, first_close) < 0:
+        thoughts.append(text[:first_close])
+        position = first_close + len(_CLOSE)
+    while (start := text.find(_OPEN, position)) >= 0:
+        end = text.find(_CLOSE, start + len(_OPEN))
+        if end < 0:
+            if not "".join([*visible, text[position:start]]).strip():
+                thoughts.append(text[start + len(_OPEN) :])
+                position = len(text)
+            break
+        visible.append(text[position:start])
+        thoughts.append(text[start + len(_OPEN) : end])
+        position = end + len(_CLOSE)
+    visible.append(text[position:])
+    return "".join(visible), "".join(thoughts)

@@ -1,0 +1,288 @@
+"""The turns of one session, found by what their conversation means.
+
+A turn is one answered request: the prompt ids that the engine saw, the ids that it sampled, and the digest
+of the conversation up to and including the reply. Retries, regenerated turns, parallel branches, sub-agents
+and context resets are simply turns with the same or another beginning, so nothing here decides which of
+them a session "is in". This room knows neither locks nor clocks nor bounds; `sessions.py` keeps those.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple, TypeVar
+
+from sglang_model.conversation_digest import DIGEST_SIZE, ConversationDigests
+from sglang_model.token_array import PackedIds, PromptPool, SharedSequences, count_ids, pack_ids, unpack_ids
+
+_T = TypeVar("_T")
+
+
+class MissReason(StrEnum):
+    """Why the ids of a conversation's last assistant turn are not known."""
+
+    NEW_CONVERSATION = "new_conversation"
+    """The request has no assistant turn, so nothing was sampled for it yet."""
+    NO_SESSION = "no_session"
+    """Nothing was ever stored under this session id: a client without cookies, another worker, a restart."""
+    EVICTED = "evicted"
+    """The session was stored and had to make room or grew too old."""
+    RENDERING_CHANGED = "rendering_changed"
+    """The turn is there, but its prompt was rendered with other tools or template inputs."""
+    ASSISTANT_EDITED = "assistant_edited"
+    """A turn answered the same messages, but not with this reply."""
+    NO_MATCHING_TURN = "no_matching_turn"
+    """No stored turn has this conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnHandle:
+    """Names a stored turn for a later commit. It keeps nothing alive, and outlives its session without
+    harm.
+    """
+
+    session_serial: int
+    turn: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A finished turn, to be stored. An aborted or failed one is never made.
+
+    `conversation` ends with the reply as the client will send it back. `finish` is the engine's word for
+    how the generation ended, `stop_token_id` the sampled stop token, None if it did not end in one.
+    """
+
+    conversation: ConversationDigests
+    rendering: bytes
+    prompt_token_ids: Sequence[int]
+    generation_token_ids: Sequence[int]
+    finish: str
+    stop_token_id: int | None
+
+    def __post_init__(self) -> None:
+        if self.conversation.assistant_ends[-1:] != (self.conversation.messages,):
+            raise ValueError(
+                "expected a conversation that ends with the assistant's reply, got one of "
+                f"{self.conversation.messages} messages that does not"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The stored turn that a request continues, with exactly the ids of that one turn.
+
+    `token_ids` are its prompt ids and, from `prompt_length` on, the sampled ids; the array is the caller's
+    own. `messages` is how many messages of the request it covers, its reply included. `ambiguous`: turns
+    with other ids have the same visible text, the reasoning in the request did not decide, and this is the
+    latest of them. `shortfall`: why an assistant turn behind this one is not known; None when this is the
+    request's last.
+    """
+
+    handle: TurnHandle
+    token_ids: array[int]
+    prompt_length: int
+    messages: int
+    finish: str
+    stop_token_id: int | None
+    ambiguous: bool
+    shortfall: MissReason | None
+
+
+class PackedTurn(NamedTuple):
+    """A turn in the form in which it is stored; made outside the store's lock, because packing takes time."""
+
+    prompt: PackedIds
+    ids: PackedIds
+    turn: Turn
+
+    @classmethod
+    def of(cls, turn: Turn) -> PackedTurn:
+        prompt = pack_ids(turn.prompt_token_ids)
+        hash(prompt)  # bytes keep their hash, and the pool will ask for it under the lock
+        return cls(prompt, PackedIds(prompt + pack_ids(turn.generation_token_ids)), turn)
+
+
+class _Row(NamedTuple):
+    sequence: int
+    prompt_length: int
+    older: int
+    """The next older turn with the same digest, -1 for none."""
+    finish: int
+    rendering: int
+    stop_token_id: int
+    exact: bytes
+
+
+_ROW: Final = struct.Struct(f"<IIiIIq{DIGEST_SIZE}s")
+_OLDER: Final = struct.Struct("<i")
+_OLDER_OFFSET: Final = 8
+_NO_TURN: Final = -1
+_NO_STOP: Final = -1
+
+
+class SessionTree:
+    """All turns of one session. No turn is ever changed; ids of one never become part of another's answer.
+
+    Turns are rows of bytes and not objects: a store holds millions, and each object would be walked by every
+    full garbage collection, during which the event loop stands still.
+    """
+
+    __slots__ = (
+        "_finishes",
+        "_latest",
+        "_pooled",
+        "_renderings",
+        "_rows",
+        "_sequences",
+        "_turn_of",
+        "last_used",
+        "lost_turns",
+        "serial",
+    )
+
+    def __init__(self, serial: int, *, lost_turns: bool) -> None:
+        self.serial = serial
+        self.lost_turns = lost_turns
+        """True if turns of this session were evicted before."""
+        self.last_used = 0.0
+        """For the store to keep."""
+        self._rows = bytearray()
+        self._sequences = SharedSequences()
+        self._pooled: list[PackedIds] = []
+        # Digest of a conversation -> its latest turn; digest of a prompt alone -> _NO_TURN.
+        self._turn_of: dict[bytes, int] = {}
+        self._finishes: list[str] = []
+        self._renderings: list[bytes] = []
+        self._latest = _NO_TURN
+
+    @property
+    def turns(self) -> int:
+        return len(self._rows) // _ROW.size
+
+    @property
+    def stored(self) -> int:
+        """Number of ids that only this session holds."""
+        return self._sequences.stored
+
+    def has_turn(self, handle: TurnHandle) -> bool:
+        return handle.session_serial == self.serial
+
+    def find(self, conversation: ConversationDigests, rendering: bytes) -> Match | MissReason:
+        """Return the latest point of `conversation` whose ids are known, or why there is none.
+
+        Only the prefixes that end with an assistant message are looked up, the longest first.
+        """
+        shortfall: MissReason | None = None
+        for end in reversed(conversation.assistant_ends):
+            same_meaning = self._twins(conversation.semantic[end])
+            turns = [
+                turn for turn in same_meaning if self._renderings[self._row(turn).rendering] == rendering
+            ]
+            if turns:
+                return self._match(turns, conversation.exact[end], end, shortfall)
+            if shortfall is None:
+                shortfall = self._why_unknown(conversation, end, rendered_otherwise=bool(same_meaning))
+        return shortfall or MissReason.NEW_CONVERSATION
+
+    def add(self, packed: PackedTurn, parent: TurnHandle | None, pool: PromptPool) -> None:
+        """Store a turn; only the ids that neither `parent` nor the session's latest turn begins with take
+        room.
+
+        The very same turn stored again (a retry at temperature 0) becomes the latest without taking any.
+        """
+        turn = packed.turn
+        digest = turn.conversation.semantic[-1]
+        twins = self._twins(digest)
+        new = _Row(
+            sequence=0,
+            prompt_length=count_ids(packed.prompt),
+            older=twins[0] if twins else _NO_TURN,
+            finish=_place(self._finishes, turn.finish),
+            rendering=_place(self._renderings, turn.rendering),
+            stop_token_id=_NO_STOP if turn.stop_token_id is None else turn.stop_token_id,
+            exact=turn.conversation.exact[-1],
+        )
+        for twin in twins:
+            if self._is_same_turn(self._row(twin), new, packed.ids):
+                self._make_latest(digest, twin, twins)
+                return
+        self._rows += _ROW.pack(*new._replace(sequence=self._add_ids(packed, parent, pool)))
+        self._turn_of[digest] = self._latest = self.turns - 1
+        self._turn_of.setdefault(turn.conversation.semantic[-2], _NO_TURN)
+
+    def release(self, pool: PromptPool) -> None:
+        """Give back the prompts that are shared with other sessions; the tree is not used afterwards."""
+        for prompt in self._pooled:
+            pool.release(prompt)
+        self._pooled.clear()
+
+    def _row(self, turn: int) -> _Row:
+        return _Row._make(_ROW.unpack_from(self._rows, turn * _ROW.size))
+
+    def _twins(self, digest: bytes) -> list[int]:
+        """The turns with this digest, latest first."""
+        twins: list[int] = []
+        turn = self._turn_of.get(digest, _NO_TURN)
+        while turn != _NO_TURN:
+            twins.append(turn)
+            turn = self._row(turn).older
+        return twins
+
+    def _is_same_turn(self, old: _Row, new: _Row, ids: PackedIds) -> bool:
+        alike = new._replace(sequence=old.sequence, older=old.older, exact=old.exact) == old
+        return alike and self._sequences.sequence(old.sequence) == ids
+
+    def _match(self, turns: list[int], exact: bytes, end: int, shortfall: MissReason | None) -> Match:
+        as_sent = [turn for turn in turns if self._row(turn).exact == exact]
+        candidates = as_sent or turns
+        row = self._row(candidates[0])
+        return Match(
+            handle=TurnHandle(self.serial, candidates[0]),
+            token_ids=unpack_ids(self._sequences.sequence(row.sequence)),
+            prompt_length=row.prompt_length,
+            messages=end,
+            finish=self._finishes[row.finish],
+            stop_token_id=None if row.stop_token_id == _NO_STOP else row.stop_token_id,
+            ambiguous=len(candidates) > 1,
+            shortfall=shortfall,
+        )
+
+    def _why_unknown(
+        self, conversation: ConversationDigests, end: int, *, rendered_otherwise: bool
+    ) -> MissReason:
+        if rendered_otherwise:
+            return MissReason.RENDERING_CHANGED
+        if conversation.semantic[end - 1] in self._turn_of:
+            return MissReason.ASSISTANT_EDITED
+        return MissReason.EVICTED if self.lost_turns else MissReason.NO_MATCHING_TURN
+
+    def _add_ids(self, packed: PackedTurn, parent: TurnHandle | None, pool: PromptPool) -> int:
+        turns = {self._latest} if parent is None else {self._latest, parent.turn}
+        bases = [self._row(turn).sequence for turn in turns if turn != _NO_TURN]
+        if parent is None:
+            _, shared = self._sequences.best_base(packed.ids, bases)
+            # A prompt that is mostly new starts something new, as other sessions of its group may do too.
+            if shared < count_ids(packed.prompt) / 2:
+                prompt = pool.hold(packed.prompt)
+                self._pooled.append(prompt)
+                bases = [self._sequences.add_held(prompt)]
+        return self._sequences.add(packed.ids, bases)
+
+    def _make_latest(self, digest: bytes, turn: int, twins: list[int]) -> None:
+        order = [turn, *(twin for twin in twins if twin != turn)]
+        for twin, older in zip(order, [*order[1:], _NO_TURN], strict=True):
+            _OLDER.pack_into(self._rows, twin * _ROW.size + _OLDER_OFFSET, older)
+        self._turn_of[digest] = self._latest = turn
+
+
+def _place(values: list[_T], value: _T) -> int:
+    """Return the index of `value`, appended if it is new. The lists are as short as a session has kinds of
+    it.
+    """
+    if value not in values:
+        values.append(value)
+    return values.index(value)
