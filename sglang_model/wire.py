@@ -88,6 +88,19 @@ def read_chat_turn(
     return SampledTurn(prompt_token_ids, generation_token_ids, generation_log_probs, routed_experts)
 
 
+def read_generate_turn(answer: Mapping[str, object], prompt_token_ids: TokenIds, server: str) -> SampledTurn:
+    """The turn of one `/generate` answer to `prompt_token_ids`. Raises GenerationAbortedError or UpstreamContractError."""
+    refuse_unusable_finish(answer, server)
+    generation_token_ids, generation_log_probs = extract_generated_tokens_and_logprobs(answer)
+    meta = answer.get("meta_info")
+    check_prompt_count(len(prompt_token_ids), meta if isinstance(meta, Mapping) else {}, server)
+    echoed = answer.get("prompt_token_ids")
+    if echoed is not None:
+        check_echo(prompt_token_ids, _checked_prompt(echoed, server), server)
+    routed_experts = meta.get("routed_experts") if isinstance(meta, Mapping) else None
+    return SampledTurn(prompt_token_ids, generation_token_ids, generation_log_probs, routed_experts)
+
+
 def check_prompt_count(prompt_length: int, meta: Mapping[str, object], server: str) -> None:
     """`meta_info.prompt_tokens` must equal the number of prompt ids.
 

@@ -1,0 +1,201 @@
+"""A request's prompt out of what was sampled before it: find the stored turn, splice behind it, remember the new one.
+
+The promise: the prompt of a follow-up turn begins with the ids of the turn before, or the plan says why it does not.
+Used by both transports. Knows a session store and a renderer; knows neither HTTP nor how a turn is generated.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from nemo_gym.errors import RequestError
+from sglang_model.conversation_digest import ConversationDigests, digest_conversation, digest_rendering
+from sglang_model.fragment_ids import fragment_token_ids
+from sglang_model.generation_end import end_kind
+from sglang_model.message_forms import Message, MessageForms
+from sglang_model.rendering import Renderer
+from sglang_model.sessions import CommitOutcome, Match, MissReason, SessionStore, Turn, TurnHandle
+from sglang_model.splice import CloseCache, full_render_steps, splice_steps
+from sglang_model.splice_types import (
+    Fragment,
+    GenerationEnd,
+    HistoryNote,
+    Pins,
+    Refusal,
+    RenderRequest,
+    SpliceFlag,
+    SpliceRequest,
+)
+
+LOGGER = logging.getLogger(__name__)
+
+
+class HistoryStatus(StrEnum):
+    """What a prompt was made of; the value of the header `x-sglang-history`."""
+
+    NEW = "new"
+    """Nothing was sampled for this conversation yet."""
+    SPLICED = "spliced"
+    """The stored ids of the last turn, and the new messages behind them."""
+    RERENDERED = "rerendered"
+    """The conversation has turns whose ids could not be kept: this turn starts a new segment."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What a prompt is made from, with its digests."""
+
+    session_id: str
+    messages: Sequence[Message]
+    tools: Sequence[Message] | None
+    chat_template_kwargs: Mapping[str, object]
+    digests: ConversationDigests
+    rendering: bytes
+
+
+@dataclass(frozen=True)
+class PromptPlan:
+    """How the prompt of one request is made. `token_ids` is None when it has to be rendered from all messages."""
+
+    conversation: Conversation
+    status: HistoryStatus
+    reason: str
+    token_ids: array[int] | None = None
+    parent: TurnHandle | None = None
+    kept_tokens: int = 0
+    flags: frozenset[SpliceFlag] = frozenset()
+    note: HistoryNote = HistoryNote.UNKNOWN
+
+
+@dataclass(frozen=True)
+class FinishedTurn:
+    """A turn to remember: the reply as the client will send it back, and the ids."""
+
+    reply: Message
+    prompt_token_ids: Sequence[int]
+    generation_token_ids: Sequence[int]
+    finish: str
+    stop_token_id: int | None
+
+
+@dataclass
+class History:
+    """Plans prompts and commits turns. Holds nothing while the engine works: a turn that fails never commits."""
+
+    store: SessionStore
+    pins: Pins = field(default_factory=Pins)
+    forms: MessageForms = field(default_factory=MessageForms)
+    close_cache: CloseCache | None = None
+
+    def conversation(
+        self,
+        session_id: str,
+        messages: Sequence[Message],
+        tools: Sequence[Message] | None,
+        chat_template_kwargs: Mapping[str, object] | None,
+    ) -> Conversation:
+        kwargs = dict(chat_template_kwargs or {})
+        digests = digest_conversation(messages)
+        return Conversation(session_id, messages, tools, kwargs, digests, digest_rendering(tools, kwargs))
+
+    async def plan(self, conversation: Conversation, renderer: Renderer) -> PromptPlan:
+        """The prompt from the stored turn that the conversation continues, or why there is none.
+
+        Raises RequestError for messages that no template can read, UpstreamError when the engine renders and fails.
+        """
+        found = self.store.find(conversation.session_id, conversation.digests, conversation.rendering)
+        if isinstance(found, MissReason):
+            status = HistoryStatus.NEW if found is MissReason.NEW_CONVERSATION else HistoryStatus.RERENDERED
+            return PromptPlan(conversation, status, found.value)
+        if found.shortfall is not None:
+            return PromptPlan(conversation, HistoryStatus.RERENDERED, found.shortfall.value)
+        return await self._spliced(conversation, found, renderer)
+
+    async def _spliced(self, conversation: Conversation, match: Match, renderer: Renderer) -> PromptPlan:
+        stop_id = match.stop_token_id
+        stop_text = await renderer.decode([stop_id]) if stop_id is not None else None
+        request = SpliceRequest(
+            previous=conversation.messages[: match.messages - 1],
+            assistant=conversation.messages[match.messages - 1],
+            new_messages=conversation.messages[match.messages :],
+            end=GenerationEnd(end_kind(match.finish, stop_id), stop_text),
+            tokens=renderer.tokens,
+            tools=conversation.tools,
+            chat_template_kwargs=conversation.chat_template_kwargs,
+            forms=self.forms,
+            pins=self.pins,
+        )
+        fragment = await renderer.run(
+            splice_steps(
+                request,
+                renders_without_generation_prompt=renderer.renders_without_generation_prompt,
+                close_cache=self.close_cache,
+            )
+        )
+        if isinstance(fragment, Refusal):
+            return self._refused(conversation, fragment)
+        return await self._with_fragment(conversation, match, fragment, renderer)
+
+    async def _with_fragment(
+        self, conversation: Conversation, match: Match, fragment: Fragment, renderer: Renderer
+    ) -> PromptPlan:
+        behind = await renderer.compute(
+            lambda encode: fragment_token_ids(
+                fragment, encode, left_id=match.stop_token_id, tokens=renderer.tokens
+            )
+        )
+        if isinstance(behind, Refusal):
+            return self._refused(conversation, behind)
+        kept = len(match.token_ids)
+        token_ids = match.token_ids
+        token_ids.extend(behind.ids)
+        return PromptPlan(
+            conversation,
+            HistoryStatus.SPLICED,
+            "ambiguous" if match.ambiguous else "matched",
+            token_ids=token_ids,
+            parent=match.handle,
+            kept_tokens=kept,
+            flags=fragment.flags | behind.flags,
+            note=fragment.history,
+        )
+
+    def _refused(self, conversation: Conversation, refusal: Refusal) -> PromptPlan:
+        LOGGER.info("a turn starts a new segment: %s (%s)", refusal.reason.value, refusal.detail)
+        return PromptPlan(conversation, HistoryStatus.RERENDERED, refusal.reason.value)
+
+    async def render_whole(self, conversation: Conversation, renderer: Renderer) -> array[int]:
+        """Ids of the whole conversation, rendered anew. Raises RequestError when the template rejects it."""
+        request = RenderRequest(
+            tuple(conversation.messages),
+            tuple(conversation.tools) if conversation.tools else None,
+            conversation.chat_template_kwargs,
+            add_generation_prompt=True,
+        )
+        rendering = await renderer.run(full_render_steps(request, self.forms))
+        if isinstance(rendering, Refusal):
+            raise RequestError(
+                f"the chat template rejects this conversation: {rendering.detail}", param="messages"
+            )
+        text = rendering.text
+        return await renderer.compute(lambda encode: array("I", encode(text)))
+
+    def commit(self, plan: PromptPlan, turn: FinishedTurn) -> CommitOutcome:
+        """Remember a finished turn behind the one it continues."""
+        conversation = plan.conversation
+        return self.store.commit(
+            conversation.session_id,
+            plan.parent,
+            Turn(
+                conversation=conversation.digests.followed_by(turn.reply),
+                rendering=conversation.rendering,
+                prompt_token_ids=turn.prompt_token_ids,
+                generation_token_ids=turn.generation_token_ids,
+                finish=turn.finish,
+                stop_token_id=turn.stop_token_id,
+            ),
+        )

@@ -1,0 +1,237 @@
+"""The chat template and the tokenizer in this process. The only importer of transformers.
+
+Loaded once at start-up, so that a wrong name or template ends the start and not the first request. Rendering and
+encoding run in a few worker threads: a prompt of 100k tokens takes a good part of a second, and the event loop serves
+every other session meanwhile. The tokenizers library releases the GIL in `encode_batch_fast`, not in `encode`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol, TypeVar, cast, runtime_checkable
+
+import jinja2
+
+from nemo_gym.errors import ConfigError
+from sglang_model.fragment_ids import Encode
+from sglang_model.render_steps import RenderSteps, run
+from sglang_model.splice_types import Rendered, RenderFailed, RenderRequest, SpecialTokens
+
+T = TypeVar("T")
+
+WORKER_THREADS = 2
+"""Template code holds the GIL, so more threads would only make the event loop wait for its turn more often."""
+
+TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+"""What a template can raise on messages it does not expect; all of it is the conversation's fault, not ours."""
+
+
+class AddedToken(Protocol):
+    content: str
+
+
+class Tokenizer(Protocol):
+    """What is used of a transformers tokenizer (5.8.1)."""
+
+    eos_token_id: int | None
+    chat_template: object
+    added_tokens_decoder: Mapping[int, AddedToken]
+
+    def __len__(self) -> int: ...
+
+    def __call__(self, text: str, *, add_special_tokens: bool) -> object: ...
+
+    def apply_chat_template(
+        self,
+        conversation: list[Mapping[str, object]],
+        *,
+        tools: list[Mapping[str, object]] | None,
+        chat_template: str | None,
+        add_generation_prompt: bool,
+        tokenize: bool,
+        **kwargs: object,
+    ) -> object: ...
+
+    def decode(
+        self,
+        token_ids: list[int],
+        *,
+        skip_special_tokens: bool,
+        spaces_between_special_tokens: bool,
+        clean_up_tokenization_spaces: bool,
+    ) -> str: ...
+
+
+@runtime_checkable
+class _HasToList(Protocol):
+    def tolist(self) -> object: ...
+
+
+class LocalRenderer:
+    """A tokenizer with one chat template. Immutable once made; safe to use from any number of requests."""
+
+    renders_without_generation_prompt = True
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        chat_template: str | None = None,
+        stop_token_ids: Iterable[int] = (),
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._chat_template = chat_template
+        self._backend = getattr(tokenizer, "backend_tokenizer", None)
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="renderer")
+        self.stop_token_ids = frozenset(stop_token_ids)
+        added = {int(token_id): token.content for token_id, token in tokenizer.added_tokens_decoder.items()}
+        self.tokens = SpecialTokens(
+            texts=tuple(added.values()),
+            stops=tuple(self._decode([token_id]) for token_id in sorted(self.stop_token_ids)),
+        )
+        self.vocabulary_size = max(len(tokenizer), *(token_id + 1 for token_id in added), 1)
+
+    def render(self, request: RenderRequest) -> Rendered | RenderFailed:
+        """One rendering, in the calling thread."""
+        try:
+            text = self._tokenizer.apply_chat_template(
+                list(request.messages),
+                tools=list(request.tools) if request.tools else None,
+                chat_template=self._chat_template,
+                add_generation_prompt=request.add_generation_prompt,
+                tokenize=False,
+                **request.chat_template_kwargs,
+            )
+        except TEMPLATE_ERRORS as error:
+            return RenderFailed(str(error) or type(error).__name__)
+        return (
+            Rendered(text)
+            if isinstance(text, str)
+            else RenderFailed(f"the template made a {type(text).__name__}")
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text, in the calling thread; special tokens recognised, none added."""
+        if self._backend is not None:
+            return list(self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+        # Tokenizers written in Python keep state while they encode.
+        with self._lock:
+            return token_ids_of(self._tokenizer(text, add_special_tokens=False))
+
+    async def run(self, steps: RenderSteps[T]) -> T:
+        return await self._in_thread(lambda: run(steps, self.render))
+
+    async def compute(self, function: Callable[[Encode], T]) -> T:
+        return await self._in_thread(lambda: function(self.encode))
+
+    async def decode(self, ids: Sequence[int]) -> str:
+        return await self._in_thread(lambda: self._decode(ids))
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(
+            list(ids),
+            skip_special_tokens=False,
+            spaces_between_special_tokens=False,
+            clean_up_tokenization_spaces=False,
+        )
+
+    async def _in_thread(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+
+
+def load_renderer(
+    name: str, *, chat_template: str | None = None, trust_remote_code: bool = False
+) -> LocalRenderer:
+    """The renderer of a tokenizer's repository or folder. Raises ConfigError when it cannot render.
+
+    transformers is imported here and not with the module: the chat transport needs none of it.
+    """
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise ConfigError(
+            "rendering prompts here needs transformers: pip install 'nemo-gym-sglang[generate]', or let the engine "
+            "render with sglang_renderer: server",
+            param="sglang_renderer",
+        ) from error
+    try:
+        tokenizer = cast(
+            "Tokenizer", AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
+        )
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise ConfigError(
+            f"the tokenizer {name!r} cannot be loaded ({type(error).__name__}: {_first_line(error)}); set "
+            "sglang_tokenizer to a repository or folder that has one, or sglang_renderer: server",
+            param="sglang_tokenizer",
+        ) from error
+    if chat_template is None and not tokenizer.chat_template:
+        raise ConfigError(
+            f"the tokenizer {name!r} has no chat template; set sglang_chat_template or sglang_chat_template_path",
+            param="sglang_chat_template",
+        )
+    return LocalRenderer(
+        tokenizer,
+        chat_template=chat_template,
+        stop_token_ids=_stop_token_ids(name, tokenizer, trust_remote_code),
+    )
+
+
+def read_chat_template(text: str | None, path: str | None) -> str | None:
+    """The configured chat template, inline text before file; None for the tokenizer's own. Raises ConfigError."""
+    if text is not None or path is None:
+        return text
+    file = Path(path).expanduser().resolve()
+    try:
+        content = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"sglang_chat_template_path: {file} cannot be read as UTF-8 text: {_first_line(error)}",
+            param="sglang_chat_template_path",
+        ) from error
+    if not content.strip():
+        raise ConfigError(f"sglang_chat_template_path: {file} is empty", param="sglang_chat_template_path")
+    return content
+
+
+def token_ids_of(encoded: object) -> list[int]:
+    """Ids out of whatever a tokenizer returns: a list, a batch of one, a tensor, or a mapping with `input_ids`.
+
+    transformers 5 returns a BatchEncoding where 4 returned a list; tensors and arrays have `tolist`.
+    """
+    if isinstance(encoded, Mapping):
+        encoded = encoded["input_ids"]
+    elif hasattr(encoded, "input_ids"):
+        encoded = encoded.input_ids
+    if isinstance(encoded, _HasToList):
+        encoded = encoded.tolist()
+    if isinstance(encoded, list | tuple) and encoded and isinstance(encoded[0], list | tuple):
+        encoded = encoded[0]
+    if not isinstance(encoded, list | tuple):
+        raise TypeError(f"expected token ids, got {type(encoded).__name__}")
+    return [int(token_id) for token_id in encoded]
+
+
+def _stop_token_ids(name: str, tokenizer: Tokenizer, trust_remote_code: bool) -> set[int]:
+    """The tokens at which SGLang ends a turn: the tokenizer's eos, and those of generation_config.json."""
+    from transformers import GenerationConfig
+
+    stops = {tokenizer.eos_token_id}
+    try:
+        config = GenerationConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError):
+        config = None
+    eos = config.eos_token_id if config is not None else None
+    stops.update(eos if isinstance(eos, list) else [eos])
+    return {token_id for token_id in stops if isinstance(token_id, int)}
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

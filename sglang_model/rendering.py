@@ -1,0 +1,45 @@
+"""What a renderer is: the chat template and the tokenizer, wherever they run.
+
+The history and the generate transport compute with a renderer; `renderer.py` has the one in this process,
+`server_renderer.py` the one in the engine. Nothing here imports a tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from sglang_model.fragment_ids import Encode
+from sglang_model.render_steps import RenderSteps
+from sglang_model.splice_types import SpecialTokens
+
+T = TypeVar("T")
+
+
+class Renderer(Protocol):
+    """Renders messages with one chat template and turns text into ids and back, without blocking the loop."""
+
+    @property
+    def renders_without_generation_prompt(self) -> bool:
+        """False when a conversation that ends with the assistant cannot be rendered as such."""
+
+    @property
+    def tokens(self) -> SpecialTokens:
+        """Texts of the special tokens and of the tokens at which the engine ends a turn, as far as known."""
+
+    @property
+    def stop_token_ids(self) -> frozenset[int]:
+        """Ids of the tokens at which the engine ends a turn of its own accord, as far as known."""
+
+    @property
+    def vocabulary_size(self) -> int | None:
+        """No id that the tokenizer makes is as large; None when the tokenizer is not here."""
+
+    async def run(self, steps: RenderSteps[T]) -> T:
+        """Carry out a computation that asks for renderings. Raises UpstreamError when the engine renders and fails."""
+
+    async def compute(self, function: Callable[[Encode], T]) -> T:
+        """Run a pure function that encodes texts (special tokens recognised, none added)."""
+
+    async def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens kept, no clean-up of spaces."""

@@ -1,0 +1,102 @@
+"""The chat template and the tokenizer of the engine itself, through /tokenize and /detokenize.
+
+No tokenizer is needed here and none can drift from the engine's. What it costs: a few small calls per follow-up turn
+with the whole conversation in them. SGLang (0.5.13, 0.5.23) always adds a generation prompt, and turns an assistant
+message at the end into a user's, so a conversation cannot be rendered up to a reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from nemo_gym.errors import UpstreamContractError, UpstreamStatusError
+from nemo_gym.openai_client import NeMoGymAsyncOpenAI
+from nemo_gym.token_metadata import TokenIds
+from sglang_model.fragment_ids import Encode
+from sglang_model.render_steps import RenderSteps, run_async
+from sglang_model.splice_types import Rendered, RenderFailed, RenderRequest, SpecialTokens
+
+T = TypeVar("T")
+
+
+class _NotEncodedYet(Exception):  # noqa: N818 - a question, not an error
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+
+class ServerRenderer:
+    """Asks one engine. Made for one request; `client` is the session's replica."""
+
+    renders_without_generation_prompt = False
+    vocabulary_size = None
+
+    def __init__(
+        self,
+        client: NeMoGymAsyncOpenAI,
+        model: str,
+        *,
+        stop_tokens: Iterable[tuple[int, str]] = (),
+        tokens: SpecialTokens | None = None,
+    ) -> None:
+        self._client = client
+        self._model = model
+        stops = dict(stop_tokens)
+        self.stop_token_ids = frozenset(stops)
+        self.tokens = tokens or SpecialTokens(stops=tuple(stops.values()))
+
+    async def render(self, request: RenderRequest) -> Rendered | RenderFailed:
+        body: dict[str, object] = {"model": self._model, "messages": list(request.messages)}
+        if request.tools:
+            body["tools"] = list(request.tools)
+        if request.chat_template_kwargs:
+            body["chat_template_kwargs"] = dict(request.chat_template_kwargs)
+        try:
+            ids = await self._tokenize(body)
+        except UpstreamStatusError as error:
+            if error.status != 400:
+                raise
+            return RenderFailed(error.message)
+        return Rendered(await self.decode(ids))
+
+    async def run(self, steps: RenderSteps[T]) -> T:
+        return await run_async(steps, self.render)
+
+    async def compute(self, function: Callable[[Encode], T]) -> T:
+        """Run `function` until every text it encodes is known: it is pure, and asks for a handful of them."""
+        known: dict[str, list[int]] = {}
+
+        def encode(text: str) -> list[int]:
+            if text not in known:
+                raise _NotEncodedYet(text)
+            return known[text]
+
+        while True:
+            try:
+                return function(encode)
+            except _NotEncodedYet as question:
+                body = {"model": self._model, "prompt": question.text, "add_special_tokens": False}
+                known[question.text] = list(await self._tokenize(body))
+
+    async def decode(self, ids: Sequence[int]) -> str:
+        if not ids:
+            return ""
+        answer = await self._client.create_detokenize(
+            model=self._model, tokens=list(ids), skip_special_tokens=False
+        )
+        text = answer.get("text")
+        if not isinstance(text, str):
+            raise UpstreamContractError(
+                f"{self._client.name}: expected a text in the engine's /detokenize answer, got {type(text).__name__}"
+            )
+        return text
+
+    async def _tokenize(self, body: dict[str, object]) -> TokenIds:
+        answer = await self._client.create_tokenize(**body)
+        try:
+            return TokenIds.checked(answer.get("tokens"), "tokens")
+        except ValueError as error:
+            raise UpstreamContractError(
+                f"{self._client.name}: the engine's /tokenize answer cannot be used: {error}"
+            ) from error
