@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from nemo_gym.config_types import BaseRunServerInstanceConfig
+from nemo_gym.environment import refuse_shared_environment
 from nemo_gym.error_responses import install_error_handling
 from nemo_gym.errors import ConfigError
 from nemo_gym.global_config import (
@@ -178,6 +179,7 @@ class SimpleServer(BaseServer):
         name = os.environ.get(NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME) or cls.__name__
         configure_logging(name)
         try:
+            refuse_shared_environment()
             return cls._run(global_config_from_environment())
         except ConfigError as error:
             exit_for_config_error(name, error)

@@ -7,6 +7,7 @@ ids.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -15,6 +16,7 @@ from pydantic_core import ErrorDetails
 from nemo_gym.errors import RequestError
 
 MAX_PATH_LENGTH: Final = 200
+MAX_ERRORS: Final = 200
 
 # Fields whose value says which member of a union was meant.
 _TAGS: Final = frozenset({"type", "role"})
@@ -39,7 +41,7 @@ class _Located(NamedTuple):
 
     path: tuple[Key, ...]
     union: tuple[Key, ...] | None  # path of the outermost union passed through, None outside of unions
-    branch: tuple[Key, ...]  # the raw location up to and including the first member tried
+    branch: tuple[Key, ...]  # pydantic's location up to and including the innermost member tried
     details: ErrorDetails
 
 
@@ -48,7 +50,7 @@ def request_error(errors: Sequence[ErrorDetails], data: object, *, skip: int = 0
 
     `skip` leading elements of each location do not belong to the data (FastAPI puts "body" first).
     """
-    located = [_locate(error, data, skip) for error in errors]
+    located = [_locate(error, data, skip) for error in errors[:MAX_ERRORS]]
     kept = _one_per_union(located)
     first = kept[0]
     path = ".".join(str(key) for key in first.path)[:MAX_PATH_LENGTH]
@@ -79,8 +81,8 @@ def _locate(error: ErrorDetails, data: object, skip: int) -> _Located:
         if found:
             value = inner
         elif not (last and error["type"] in _ABOUT_THE_KEY):
-            if union is None:
-                union, branch = tuple(path), location[: index + 1]
+            union = tuple(path) if union is None else union
+            branch = error["loc"][: skip + index + 1]
             continue
         path.append(key)
     return _Located(tuple(path), union, branch, error)
@@ -116,19 +118,19 @@ def _most_telling(errors: Sequence[_Located]) -> _Located:
     That is the one whose `type` and `role` agree with the data, then the one in which validation got deepest,
     then the one with the fewest errors.
     """
-    branches: dict[tuple[Key, ...], list[_Located]] = {}
-    for error in errors:
-        branches.setdefault(error.branch, []).append(error)
+    other_kinds = {error.branch for error in errors if _says_other_kind(error)}
+    sizes = Counter(error.branch for error in errors)
 
-    def rank(branch: list[_Located]) -> tuple[bool, int, int]:
-        other_kind = any(
-            error.path and error.path[-1] in _TAGS and error.details["type"] in _TAG_MISMATCH
-            for error in branch
-        )
-        return other_kind, -max(len(error.path) for error in branch), len(branch)
+    def rank(error: _Located) -> tuple[bool, int, int]:
+        location = error.details["loc"]
+        of_other_kind = any(location[: len(branch)] == branch for branch in other_kinds)
+        return of_other_kind, -len(error.path), sizes[error.branch]
 
-    best = min(branches.values(), key=rank)
-    return max(best, key=lambda error: len(error.path))
+    return min(errors, key=rank)
+
+
+def _says_other_kind(error: _Located) -> bool:
+    return bool(error.path) and error.path[-1] in _TAGS and error.details["type"] in _TAG_MISMATCH
 
 
 def _sentence(error: ErrorDetails) -> str:

@@ -7,14 +7,14 @@ import sys
 from collections.abc import Sequence
 
 from nemo_gym.errors import GymError
-from sglang_model import demo
+from sglang_model import demo, gym_plugin
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; an error of the configuration or the engine is one line."""
     parser = argparse.ArgumentParser(prog="sglang-model", description="Tools beside the SGLang model server")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (demo,):
+    for command in (demo, gym_plugin):
         command.register(subparsers)
     arguments = parser.parse_args(argv)
     try:

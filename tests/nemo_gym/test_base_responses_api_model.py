@@ -217,6 +217,16 @@ async def test_a_plugin_may_declare_a_body_of_its_own() -> None:
         assert (await client.post("/v1/chat/completions", json={})).json()["error"]["param"] == "prompt"
 
 
+async def test_an_annotation_that_only_type_checkers_see_means_the_usual_body() -> None:
+    class Plugin(WithoutRequest):
+        async def chat_completions(self, body: OnlyForTypeCheckers) -> dict[str, str]:  # type: ignore # noqa: F821,PGH003
+            return {"body": type(body).__name__}
+
+    plugin = Plugin(config=config_for(), server_client=ServerClient(global_config_dict={}))
+    async with client_for(plugin.setup_webserver()) as client:
+        assert (await post_chat(client)).json() == {"body": "NeMoGymChatCompletionCreateParamsNonStreaming"}
+
+
 async def test_a_plugin_may_have_fields_private_state_and_a_post_init() -> None:
     class Plugin(WithoutRequest):
         extra: dict[str, int] = Field(default_factory=dict)

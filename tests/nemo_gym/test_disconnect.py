@@ -38,6 +38,19 @@ async def test_a_disconnect_cancels_the_body_and_is_named_for_what_it_is() -> No
     await asyncio.sleep(0)  # would raise, were a cancellation still pending
 
 
+async def test_outside_of_a_task_there_is_nothing_to_cancel() -> None:
+    failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def enter() -> None:
+        try:
+            cancelled_by_disconnect(Connection().receive).__aenter__().send(None)
+        except RuntimeError as error:
+            failed.set_result(str(error))
+
+    asyncio.get_running_loop().call_soon(enter)
+    assert "needs a task" in await failed
+
+
 async def test_other_messages_do_not_cancel() -> None:
     connection = Connection()
     async with cancelled_by_disconnect(connection.receive):

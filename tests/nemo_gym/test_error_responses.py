@@ -29,6 +29,7 @@ class Typed(BaseModel):
 
 class Enveloped(BaseModel):
     body: Typed
+    other: int
 
 
 def app_raising(exc: Exception) -> FastAPI:
@@ -178,6 +179,7 @@ async def test_a_typed_route_of_a_plugin_reports_its_field_as_we_do() -> None:
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "number"
     assert enveloped.json()["error"]["param"] == "body.number"
+    assert enveloped.json()["error"]["message"].endswith("(+1 more)")
     assert "the secret prompt" not in response.text
 
 

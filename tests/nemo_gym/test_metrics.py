@@ -53,6 +53,21 @@ async def test_rollouts_and_unknown_paths_make_no_series_of_their_own() -> None:
     assert "r1" not in text
 
 
+async def test_a_plugins_route_with_parameters_is_one_series() -> None:
+    model = scripted_model()
+    app = model.setup_webserver()
+
+    async def item(item_id: str) -> str:
+        return item_id
+
+    app.get("/items/{item_id}")(item)
+    async with client_for(app) as client:
+        for item_id in "abc":
+            assert (await client.get(f"/items/{item_id}")).json() == item_id
+        text = (await client.get("/metrics")).text
+    assert value(text, "nemo_gym_requests_total", route="/items/{item_id}", status="200") == 3
+
+
 async def test_a_request_being_worked_on_is_seen() -> None:
     entered, leave = asyncio.Event(), asyncio.Event()
 

@@ -8,6 +8,7 @@ import signal
 import httpx
 import pytest
 from fastapi import FastAPI
+from omegaconf import OmegaConf
 from pydantic import PrivateAttr
 from starlette.testclient import TestClient
 
@@ -114,6 +115,35 @@ def test_a_config_error_while_building_is_not_hidden_in_a_validation_error(
     with pytest.raises(ConfigError) as caught:
         TinyServer.from_global_config(global_config_from_environment())
     assert caught.value.param == "fail_at"
+
+
+def test_a_process_without_a_server_name_says_which_variable_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NEMO_GYM_CONFIG_PATH", raising=False)
+    with pytest.raises(ConfigError, match="NEMO_GYM_CONFIG_PATH is not set"):
+        TinyServer.from_global_config(OmegaConf.create({}))
+
+
+def test_a_server_whose_config_is_no_server_config_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong(Recorder):
+        config: dict[str, int]  # type: ignore[assignment]
+
+    monkeypatch.setenv("NEMO_GYM_CONFIG_PATH", NAME)
+    with pytest.raises(ConfigError, match=r"Wrong\.config must be annotated"):
+        Wrong.from_global_config(OmegaConf.create({}))
+
+
+def test_a_field_that_a_server_misses_is_a_config_error_that_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Demanding(TinyServer):
+        tokenizer: str
+
+    for name, value in environment(5000).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match="Demanding: tokenizer: Field required"):
+        Demanding.from_global_config(global_config_from_environment())
 
 
 @pytest.mark.parametrize(

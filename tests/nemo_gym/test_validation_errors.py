@@ -49,6 +49,16 @@ def test_each_union_counts_once() -> None:
     assert str(error).endswith("(+2 more)")
 
 
+def test_a_union_inside_a_union_is_one_error_with_the_whole_path() -> None:
+    class Nested(BaseModel):
+        turns: str | list[Said | Called]
+
+    with pytest.raises(RequestError) as caught:
+        validate_object({"turns": [{"type": "called", "name": 5}]}, Nested)
+    assert caught.value.param == "turns.0.name"
+    assert "more" not in str(caught.value)
+
+
 def test_a_value_of_no_members_kind_is_named_by_its_path() -> None:
     assert error_for(7).param == "turns.0"
 
