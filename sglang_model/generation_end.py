@@ -42,7 +42,7 @@ def stop_token_id(
 ) -> int | None:
     """The sampled token that ended the turn, or None when it ended otherwise.
 
-    `stop_strings` says whether the request had any: only then may a stop that matched nothing known be a string.
+    `stop_strings` says whether the request had any: only then may a stop of which nothing is known be a string.
     """
     if not generation_token_ids:
         return None
@@ -51,13 +51,8 @@ def stop_token_id(
         return None
     if last == finish.matched or last in known_stops:
         return last
-    if (
-        finish.kind in ("stop", "tool_calls")
-        and finish.matched is None
-        and not stop_strings
-        and not known_stops
-    ):
-        # Nothing is known of the stops (the engine renders), and nothing but a stop token can have ended it.
+    if finish.kind in ("stop", "tool_calls") and finish.matched is None and not stop_strings:
+        # The tool parser made the engine forget what matched; nothing but a stop token can have ended the turn.
         return last
     return None
 

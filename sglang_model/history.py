@@ -19,7 +19,7 @@ from sglang_model.generation_end import end_kind
 from sglang_model.message_forms import Message, MessageForms
 from sglang_model.rendering import Renderer
 from sglang_model.sessions import CommitOutcome, Match, MissReason, SessionStore, Turn, TurnHandle
-from sglang_model.splice import CloseCache, full_render_steps, splice_steps
+from sglang_model.splice import CloseCache, splice_steps
 from sglang_model.splice_types import (
     Fragment,
     GenerationEnd,
@@ -176,13 +176,12 @@ class History:
             conversation.chat_template_kwargs,
             add_generation_prompt=True,
         )
-        rendering = await renderer.run(full_render_steps(request, self.forms))
-        if isinstance(rendering, Refusal):
+        token_ids = await renderer.render_ids(request, self.forms)
+        if isinstance(token_ids, Refusal):
             raise RequestError(
-                f"the chat template rejects this conversation: {rendering.detail}", param="messages"
+                f"the chat template rejects this conversation: {token_ids.detail}", param="messages"
             )
-        text = rendering.text
-        return await renderer.compute(lambda encode: array("I", encode(text)))
+        return token_ids
 
     def commit(self, plan: PromptPlan, turn: FinishedTurn) -> CommitOutcome:
         """Remember a finished turn behind the one it continues."""

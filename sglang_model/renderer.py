@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,8 +19,10 @@ import jinja2
 
 from nemo_gym.errors import ConfigError
 from sglang_model.fragment_ids import Encode
+from sglang_model.message_forms import MessageForms
 from sglang_model.render_steps import RenderSteps, run
-from sglang_model.splice_types import Rendered, RenderFailed, RenderRequest, SpecialTokens
+from sglang_model.splice import full_render_steps
+from sglang_model.splice_types import Refusal, Rendered, RenderFailed, RenderRequest, SpecialTokens
 
 T = TypeVar("T")
 
@@ -126,6 +129,9 @@ class LocalRenderer:
     async def run(self, steps: RenderSteps[T]) -> T:
         return await self._in_thread(lambda: run(steps, self.render))
 
+    async def render_ids(self, request: RenderRequest, forms: MessageForms) -> array[int] | Refusal:
+        return await self._in_thread(lambda: self._render_ids(request, forms))
+
     async def compute(self, function: Callable[[Encode], T]) -> T:
         return await self._in_thread(lambda: function(self.encode))
 
@@ -134,6 +140,10 @@ class LocalRenderer:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _render_ids(self, request: RenderRequest, forms: MessageForms) -> array[int] | Refusal:
+        rendering = run(full_render_steps(request, forms), self.render)
+        return rendering if isinstance(rendering, Refusal) else array("I", self.encode(rendering.text))
 
     def _decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(

@@ -6,12 +6,14 @@ The history and the generate transport compute with a renderer; `renderer.py` ha
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from sglang_model.fragment_ids import Encode
+from sglang_model.message_forms import MessageForms
 from sglang_model.render_steps import RenderSteps
-from sglang_model.splice_types import SpecialTokens
+from sglang_model.splice_types import Refusal, RenderRequest, SpecialTokens
 
 T = TypeVar("T")
 
@@ -37,6 +39,9 @@ class Renderer(Protocol):
 
     async def run(self, steps: RenderSteps[T]) -> T:
         """Carry out a computation that asks for renderings. Raises UpstreamError when the engine renders and fails."""
+
+    async def render_ids(self, request: RenderRequest, forms: MessageForms) -> array[int] | Refusal:
+        """Ids of a whole conversation whose messages are as the client sent them. Raises RequestError, UpstreamError."""
 
     async def compute(self, function: Callable[[Encode], T]) -> T:
         """Run a pure function that encodes texts (special tokens recognised, none added)."""

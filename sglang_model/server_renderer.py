@@ -7,6 +7,7 @@ message at the end into a user's, so a conversation cannot be rendered up to a r
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
@@ -14,8 +15,10 @@ from nemo_gym.errors import UpstreamContractError, UpstreamStatusError
 from nemo_gym.openai_client import NeMoGymAsyncOpenAI
 from nemo_gym.token_metadata import TokenIds
 from sglang_model.fragment_ids import Encode
+from sglang_model.message_forms import MessageForms
 from sglang_model.render_steps import RenderSteps, run_async
-from sglang_model.splice_types import Rendered, RenderFailed, RenderRequest, SpecialTokens
+from sglang_model.splice import full_render_steps
+from sglang_model.splice_types import Refusal, Rendered, RenderFailed, RenderRequest, SpecialTokens
 
 T = TypeVar("T")
 
@@ -47,18 +50,35 @@ class ServerRenderer:
         self.tokens = tokens or SpecialTokens(stops=tuple(stops.values()))
 
     async def render(self, request: RenderRequest) -> Rendered | RenderFailed:
+        ids = await self._rendered_ids(request)
+        return ids if isinstance(ids, RenderFailed) else Rendered(await self.decode(ids))
+
+    async def render_ids(self, request: RenderRequest, forms: MessageForms) -> array[int] | Refusal:
+        """The ids as the engine makes them: through their text and back they could become others."""
+        made: list[TokenIds] = []
+
+        async def render(rung: RenderRequest) -> Rendered | RenderFailed:
+            ids = await self._rendered_ids(rung)
+            if isinstance(ids, RenderFailed):
+                return ids
+            made.append(ids)
+            return Rendered("")
+
+        rendering = await run_async(full_render_steps(request, forms), render)
+        return rendering if isinstance(rendering, Refusal) else array("I", made[-1])
+
+    async def _rendered_ids(self, request: RenderRequest) -> TokenIds | RenderFailed:
         body: dict[str, object] = {"model": self._model, "messages": list(request.messages)}
         if request.tools:
             body["tools"] = list(request.tools)
         if request.chat_template_kwargs:
             body["chat_template_kwargs"] = dict(request.chat_template_kwargs)
         try:
-            ids = await self._tokenize(body)
+            return await self._tokenize(body)
         except UpstreamStatusError as error:
             if error.status != 400:
                 raise
             return RenderFailed(error.message)
-        return Rendered(await self.decode(ids))
 
     async def run(self, steps: RenderSteps[T]) -> T:
         return await run_async(steps, self.render)
