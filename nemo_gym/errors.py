@@ -85,7 +85,9 @@ class UpstreamStatusError(UpstreamError):
 
     code = "upstream_status"
 
-    def __init__(self, message: str, *, status: int, response_content: bytes, code: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, status: int, response_content: bytes, code: str | None = None
+    ) -> None:
         super().__init__(message, code=code)
         self.status = status
         self.response_content = response_content
@@ -98,7 +100,9 @@ class ContextOverflowError(UpstreamStatusError):
     type = "invalid_request_error"
 
     def __init__(self, message: str, *, response_content: bytes = b"") -> None:
-        super().__init__(message, status=400, response_content=response_content, code="context_length_exceeded")
+        super().__init__(
+            message, status=400, response_content=response_content, code="context_length_exceeded"
+        )
 
 
 class UpstreamUnavailableError(UpstreamError):

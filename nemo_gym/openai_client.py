@@ -81,6 +81,14 @@ class NeMoGymAsyncOpenAI:
     async def create_detokenize(self, **body: object) -> JSONObject:
         return await self._call("POST", "/detokenize", body)
 
+    async def parse_function_call(self, **body: object) -> JSONObject:
+        """SGLang's own tool parser, for a text that /generate sampled."""
+        return await self._call("POST", "/parse_function_call", body)
+
+    async def separate_reasoning(self, **body: object) -> JSONObject:
+        """SGLang's own reasoning parser, for a text that /generate sampled."""
+        return await self._call("POST", "/separate_reasoning", body)
+
     async def create_generate(self, **body: object) -> JSONObject:
         """Generate from one prompt. A list, SGLang's answer to n > 1 or several prompts, breaks the contract
         here."""

@@ -1,27 +1,37 @@
 """`SGLangModel`: a `VLLMModel` whose turns carry exactly the ids that SGLang saw and sampled.
 
-`transport: chat` is the inherited flow with two steps replaced: what is asked for, and how the token triple is read.
-`transport: generate` is not built yet and refused at start-up.
+Both transports are the inherited flow with steps replaced. `transport: chat` replaces what is asked for and how the
+token triple is read; `transport: generate` replaces the call itself. Around the flow stands the history: a plan in
+front (with which ids the prompt begins), a commit behind.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, cast
 
 from fastapi import Request
+from pydantic import PrivateAttr
 
-from nemo_gym.errors import ConfigError
 from nemo_gym.openai_client import NeMoGymAsyncOpenAI
-from nemo_gym.server_utils import is_nemo_gym_fastapi_entrypoint
+from nemo_gym.openai_utils import NeMoGymChatCompletion, NeMoGymResponse
+from nemo_gym.server_utils import SESSION_ID_KEY, is_nemo_gym_fastapi_entrypoint
+from nemo_gym.token_metadata import TokenIds
 from sglang_model import chat_request
 from sglang_model.config import SGLangModelConfig
+from sglang_model.generate_transport import GenerateTransport
+from sglang_model.history import History, PromptPlan
+from sglang_model.history_report import history_field, report_history
 from sglang_model.length_refusals import SGLANG_PATTERNS
+from sglang_model.renderers import Renderers
+from sglang_model.rendering import Renderer
+from sglang_model.sessions import InMemorySessionStore
+from sglang_model.turn_commit import finished_turn, without_token_ids
 from sglang_model.wire import read_chat_turn, refuse_unusable_finish
 from vllm_model.app import VLLMModel
-from vllm_model.chat_body import Body
+from vllm_model.chat_body import Body, messages_of, require_one_choice
 from vllm_model.engine_answer import message_of
 
 __all__ = ["SGLangModel", "SGLangModelConfig"]
@@ -32,25 +42,103 @@ class SGLangModel(VLLMModel):
 
     config: SGLangModelConfig
 
+    _renderers: Renderers = PrivateAttr()
+    _history: History = PrivateAttr()
+    _generate: GenerateTransport = PrivateAttr()
+
     def _post_init(self) -> None:
         super()._post_init()
-        if self.config.transport == "generate":
-            raise ConfigError(
-                f"{self.config.name}: transport: generate is not built yet; use transport: chat with SGLang >= 0.5.13",
-                param="transport",
-            )
+        self._renderers = Renderers(self.config)
+        store = InMemorySessionStore(
+            max_tokens=self.config.session_max_tokens,
+            max_sessions=self.config.session_max_sessions,
+            max_age_seconds=self.config.session_max_age_seconds,
+            on_evict=lambda reason, _turns, _tokens: self.metrics.count(f"session_evicted_{reason.value}"),
+        )
+        self._history = History(
+            store, pins=self._renderers.pins, forms=self._renderers.forms, splices=self.config.splices_history
+        )
+        self._generate = GenerateTransport(self.config, self._renderers)
         if self.config.ignored_settings:
             logging.getLogger(self.config.name).warning(
-                "transport: chat does not use %s: the engine renders and parses",
-                ", ".join(self.config.ignored_settings),
+                "nothing reads %s with this transport and history", ", ".join(self.config.ignored_settings)
             )
+
+    async def on_shutdown(self) -> None:
+        await super().on_shutdown()
+        self._renderers.close()
 
     def _preprocess_chat_completion_create_params(self, request: Request, body_dict: Body) -> Body:
         body = super()._preprocess_chat_completion_create_params(request, body_dict)
         body = chat_request.without_carried_token_ids(body)
+        if self.config.transport == "generate":
+            require_one_choice(body)
+            return chat_request.without_vllm_token_id_request(body)
         if self.config.return_token_id_information:
             body = chat_request.with_sglang_token_id_request(body)
         return body
+
+    async def _chat_turn(
+        self, request: Request, body_dict: Body, client: NeMoGymAsyncOpenAI
+    ) -> NeMoGymChatCompletion:
+        """A turn between its plan and its commit. Nothing is held while the engine works."""
+        renderer = await self._renderers.of(client)
+        plan = await self._plan(request, body_dict, renderer)
+        report_history(request, plan, self.metrics)
+        self._history.refuse_broken(plan, error=self.config.on_broken_prefix == "error")
+        body = body_dict
+        if plan.token_ids is not None:
+            body = {**body_dict, "input_ids": TokenIds(plan.token_ids)}
+        elif self.config.transport == "generate":
+            rendered = await self._history.render_whole(plan.conversation, renderer)
+            body = {**body_dict, "input_ids": TokenIds(rendered)}
+        completion = await super()._chat_turn(request, body, client)
+        await self._remember(plan, completion, body, renderer)
+        self._annotate(completion, plan)
+        return completion
+
+    async def _plan(self, request: Request, body: Body, renderer: Renderer) -> PromptPlan:
+        conversation = self._history.conversation(
+            str(request.session[SESSION_ID_KEY]),
+            messages_of(body),
+            chat_request.rendered_tools(body),
+            chat_request.rendering_kwargs(body),
+        )
+        return await self._history.plan(conversation, renderer)
+
+    async def _remember(
+        self, plan: PromptPlan, completion: NeMoGymChatCompletion, body: Body, renderer: Renderer
+    ) -> None:
+        """Commit the turn, so that the next one can begin with its ids."""
+        turn = finished_turn(completion, body, renderer.stop_token_ids) if self._history.splices else None
+        if turn is None:
+            return
+        if turn.stop_token_id is not None and turn.stop_token_id not in chat_request.requested_stop_ids(body):
+            await self._renderers.learn_stop(renderer, turn.stop_token_id)
+        outcome = self._history.commit(plan, turn)
+        self.metrics.count(f"history_commit_{outcome.value}")
+
+    def _annotate(self, completion: NeMoGymChatCompletion, plan: PromptPlan) -> None:
+        choice = completion.choices[0]
+        extra = dict(cast("Mapping[str, object]", (choice.model_extra or {}).get("sglang") or {}))
+        choice.sglang = {**extra, **history_field(plan)}  # type: ignore[attr-defined]
+        if not self.config.return_token_id_information:
+            choice.message = without_token_ids(choice.message)
+
+    def _finished_response(
+        self, response: NeMoGymResponse, completion: NeMoGymChatCompletion
+    ) -> NeMoGymResponse:
+        response.sglang = (completion.choices[0].model_extra or {}).get("sglang")  # type: ignore[attr-defined]
+        return response
+
+    async def _create_chat_completion(self, body_dict: Body, client: NeMoGymAsyncOpenAI) -> Body:
+        if self.config.transport == "chat":
+            return await super()._create_chat_completion(body_dict, client)
+        return await self._generate.completion(body_dict, client, await self._renderers.of(client))
+
+    async def _tokenized_prompt(self, body_dict: Body, client: NeMoGymAsyncOpenAI) -> TokenIds:
+        sent = body_dict.get("input_ids")
+        return sent if isinstance(sent, TokenIds) else await super()._tokenized_prompt(body_dict, client)
 
     async def _attach_token_id_information(
         self,

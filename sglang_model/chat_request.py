@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import cast
+
 from nemo_gym.token_metadata import TOKEN_FIELDS
 from vllm_model.chat_body import Body, messages_of
 from vllm_model.engine_answer import message_of
 
 CARRIED_FIELDS = (*TOKEN_FIELDS, "routed_experts")
 """What a message of an earlier turn carries for the trainer."""
+
+VLLM_TOKEN_ID_FIELDS = ("logprobs", "top_logprobs", "return_tokens_as_token_ids")
 
 ANSWER_FIELDS = ("logprobs", "prompt_token_ids", "response_token_ids", "meta_info")
 """What a choice carries in order that the triple can be read from it; gone once it has been."""
@@ -20,6 +25,30 @@ def with_sglang_token_id_request(body: Body) -> Body:
     """
     asked = {key: value for key, value in body.items() if key != "return_tokens_as_token_ids"}
     return {**asked, "return_meta_info": True, "return_prompt_token_ids": True}
+
+
+def without_vllm_token_id_request(body: Body) -> Body:
+    """For `/generate`, which always returns ids and logprobs and knows none of chat's words for asking."""
+    return {key: value for key, value in body.items() if key not in VLLM_TOKEN_ID_FIELDS}
+
+
+def rendered_tools(body: Mapping[str, object]) -> list[Mapping[str, object]] | None:
+    """The tools that the prompt shows: none when `tool_choice` forbids calls, as SGLang's chat does it."""
+    tools = body.get("tools")
+    return tools if isinstance(tools, list) and tools and body.get("tool_choice") != "none" else None
+
+
+def rendering_kwargs(body: Mapping[str, object]) -> dict[str, object]:
+    """The chat template's arguments; SGLang hands `reasoning_effort` to the template as one of them."""
+    kwargs = dict(cast("Mapping[str, object]", body.get("chat_template_kwargs") or {}))
+    effort = body.get("reasoning_effort")
+    return {"reasoning_effort": effort, **kwargs} if effort is not None else kwargs
+
+
+def requested_stop_ids(body: Mapping[str, object]) -> list[int]:
+    """Stop token ids that the request itself added."""
+    ids = body.get("stop_token_ids")
+    return [token_id for token_id in ids if type(token_id) is int] if isinstance(ids, list) else []
 
 
 def without_carried_token_ids(body: Body) -> Body:

@@ -6,7 +6,7 @@ Knows the wire of `/generate`, the parsers and the shape of a completion; knows 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -70,24 +70,21 @@ def _overflow(error: UpstreamStatusError) -> ContextOverflowError:
     return ContextOverflowError(error.message, response_content=error.response_content)
 
 
-def completion_of(
-    turn: GeneratedTurn, parsed: ParsedGeneration, *, model: str, with_token_ids: bool
-) -> dict[str, object]:
-    """A chat completion as SGLang's own chat endpoint would send it, reasoning in a field of its own."""
+def completion_of(turn: GeneratedTurn, parsed: ParsedGeneration, *, model: str) -> dict[str, object]:
+    """A chat completion as SGLang's chat endpoint would send it: reasoning in its own field, and the triple."""
     sampled = turn.sampled
     message: dict[str, object] = {"role": "assistant", "content": parsed.content or None}
     if parsed.reasoning:
         message["reasoning_content"] = parsed.reasoning
     if parsed.tool_calls:
         message["tool_calls"] = [dict(call) for call in parsed.tool_calls]
-    if with_token_ids:
-        message.update(
-            prompt_token_ids=sampled.prompt_token_ids,
-            generation_token_ids=sampled.generation_token_ids,
-            generation_log_probs=sampled.generation_log_probs,
-        )
-        if sampled.routed_experts is not None:
-            message["routed_experts"] = sampled.routed_experts
+    message.update(
+        prompt_token_ids=sampled.prompt_token_ids,
+        generation_token_ids=sampled.generation_token_ids,
+        generation_log_probs=sampled.generation_log_probs,
+    )
+    if sampled.routed_experts is not None:
+        message["routed_experts"] = sampled.routed_experts
     choice = {
         "index": 0,
         "message": message,
@@ -130,14 +127,3 @@ def parse_report(parsed: ParsedGeneration) -> list[dict[str, object]]:
         {"status": attempt.status.value, "raw": attempt.raw, "name": attempt.name, "call_id": attempt.call_id}
         for attempt in parsed.report
     ]
-
-
-def stop_strings_of(body: Mapping[str, object]) -> bool:
-    """Whether a request can end in a stop string."""
-    return any(body.get(name) for name in ("stop", "stop_regex"))
-
-
-def requested_stop_ids(body: Mapping[str, object]) -> Sequence[int]:
-    """Stop token ids that the request itself added."""
-    ids = body.get("stop_token_ids")
-    return [token_id for token_id in ids if type(token_id) is int] if isinstance(ids, list) else []

@@ -34,6 +34,10 @@ from sglang_model.splice_types import (
 LOGGER = logging.getLogger(__name__)
 
 
+SPLICING_OFF = "splicing_off"
+"""The reason on every response while `sglang_splice_history` is off."""
+
+
 class HistoryStatus(StrEnum):
     """What a prompt was made of; the value of the header `x-sglang-history`."""
 
@@ -90,6 +94,8 @@ class History:
     pins: Pins = field(default_factory=Pins)
     forms: MessageForms = field(default_factory=MessageForms)
     close_cache: CloseCache | None = None
+    splices: bool = True
+    """False: every prompt is rendered whole, and nothing is remembered."""
 
     def conversation(
         self,
@@ -107,6 +113,11 @@ class History:
 
         Raises RequestError for messages that no template can read, UpstreamError when the engine renders and fails.
         """
+        if not self.splices:
+            is_new = not conversation.digests.assistant_ends
+            return PromptPlan(
+                conversation, HistoryStatus.NEW if is_new else HistoryStatus.RERENDERED, SPLICING_OFF
+            )
         found = self.store.find(conversation.session_id, conversation.digests, conversation.rendering)
         if isinstance(found, MissReason):
             status = HistoryStatus.NEW if found is MissReason.NEW_CONVERSATION else HistoryStatus.RERENDERED
@@ -182,6 +193,20 @@ class History:
                 f"the chat template rejects this conversation: {token_ids.detail}", param="messages"
             )
         return token_ids
+
+    def refuse_broken(self, plan: PromptPlan, *, error: bool) -> None:
+        """Raise RequestError for a turn that would start a new segment, when the configuration wants that."""
+        if error and self.splices and plan.status is HistoryStatus.RERENDERED:
+            detail = (
+                "the session tools or chat-template inputs changed; start a new session"
+                if plan.reason == MissReason.RENDERING_CHANGED
+                else "the conversation does not continue what was sampled for it"
+            )
+            raise RequestError(
+                f"{detail} (reason {plan.reason}). on_broken_prefix: resync answers with a new segment instead",
+                param="messages",
+                code="broken_prefix",
+            )
 
     def commit(self, plan: PromptPlan, turn: FinishedTurn) -> CommitOutcome:
         """Remember a finished turn behind the one it continues."""

@@ -85,6 +85,7 @@ class LocalRenderer:
         *,
         chat_template: str | None = None,
         stop_token_ids: Iterable[int] = (),
+        vocabulary_size: int | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._chat_template = chat_template
@@ -97,7 +98,7 @@ class LocalRenderer:
             texts=tuple(added.values()),
             stops=tuple(self._decode([token_id]) for token_id in sorted(self.stop_token_ids)),
         )
-        self.vocabulary_size = max(len(tokenizer), *(token_id + 1 for token_id in added), 1)
+        self.vocabulary_size = vocabulary_size
 
     def render(self, request: RenderRequest) -> Rendered | RenderFailed:
         """One rendering, in the calling thread."""
@@ -191,6 +192,7 @@ def load_renderer(
         tokenizer,
         chat_template=chat_template,
         stop_token_ids=_stop_token_ids(name, tokenizer, trust_remote_code),
+        vocabulary_size=_model_vocabulary(name, trust_remote_code),
     )
 
 
@@ -241,6 +243,18 @@ def _stop_token_ids(name: str, tokenizer: Tokenizer, trust_remote_code: bool) ->
     eos = config.eos_token_id if config is not None else None
     stops.update(eos if isinstance(eos, list) else [eos])
     return {token_id for token_id in stops if isinstance(token_id, int)}
+
+
+def _model_vocabulary(name: str, trust_remote_code: bool) -> int | None:
+    """The size of the model's embedding: it may be larger than the tokenizer's, or too small for its last added id."""
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError):
+        return None
+    size = getattr(config.get_text_config(), "vocab_size", None)
+    return size if isinstance(size, int) else None
 
 
 def _first_line(error: BaseException) -> str:

@@ -35,13 +35,13 @@ class Renderer(Protocol):
 
     @property
     def vocabulary_size(self) -> int | None:
-        """No id that the tokenizer makes is as large; None when the tokenizer is not here."""
+        """The size of the model's embedding: no id may be as large. None when it is not known here."""
 
     async def run(self, steps: RenderSteps[T]) -> T:
         """Carry out a computation that asks for renderings. Raises UpstreamError when the engine renders and fails."""
 
     async def render_ids(self, request: RenderRequest, forms: MessageForms) -> array[int] | Refusal:
-        """Ids of a whole conversation whose messages are as the client sent them. Raises RequestError, UpstreamError."""
+        """Ids of a whole conversation, its messages as the client sent them. Raises RequestError, UpstreamError."""
 
     async def compute(self, function: Callable[[Encode], T]) -> T:
         """Run a pure function that encodes texts (special tokens recognised, none added)."""

@@ -89,7 +89,10 @@ def read_chat_turn(
 
 
 def read_generate_turn(answer: Mapping[str, object], prompt_token_ids: TokenIds, server: str) -> SampledTurn:
-    """The turn of one `/generate` answer to `prompt_token_ids`. Raises GenerationAbortedError or UpstreamContractError."""
+    """The turn of one `/generate` answer to `prompt_token_ids`.
+
+    Raises GenerationAbortedError or UpstreamContractError.
+    """
     refuse_unusable_finish(answer, server)
     generation_token_ids, generation_log_probs = extract_generated_tokens_and_logprobs(answer)
     meta = answer.get("meta_info")

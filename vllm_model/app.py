@@ -123,7 +123,8 @@ class VLLMModel(SimpleResponsesAPIModel):
         params = self._converter.responses_to_chat_completion_create_params(body)
         completion = await self.chat_completions(request, params)
         asked = body.model_copy(update={"model": self.config.model})
-        return self._converter.chat_completion_to_response(asked, completion)
+        response = self._converter.chat_completion_to_response(asked, completion)
+        return self._finished_response(response, completion)
 
     async def chat_completions(  # type: ignore[override]
         self, request: Request, body: NeMoGymChatCompletionCreateParamsNonStreaming
@@ -132,7 +133,9 @@ class VLLMModel(SimpleResponsesAPIModel):
         if not self.config.sequential_reasoning_allowed and _ends_in_empty_assistant_turn(body_dict):
             return empty_completion(self.config.model, "content_filter")
         try:
-            completion = await self._with_failover(request, lambda client: self._chat_turn(body_dict, client))
+            completion = await self._with_failover(
+                request, lambda client: self._chat_turn(request, body_dict, client)
+            )
         except GenerationAbortedError:
             self.metrics.count("generation_aborted")
             raise
@@ -204,7 +207,12 @@ class VLLMModel(SimpleResponsesAPIModel):
                     raise
                 tried.append(client)
 
-    async def _chat_turn(self, body_dict: Body, client: NeMoGymAsyncOpenAI) -> NeMoGymChatCompletion:
+    async def _chat_turn(
+        self,
+        request: Request,  # noqa: ARG002 - for subclasses that keep something per session
+        body_dict: Body,
+        client: NeMoGymAsyncOpenAI,
+    ) -> NeMoGymChatCompletion:
         """One call of the engine and what is made of its answer."""
         try:
             completion = await self._create_chat_completion(body_dict, client)
@@ -273,8 +281,17 @@ class VLLMModel(SimpleResponsesAPIModel):
         choice_dict.pop("logprobs", None)
 
     async def _tokenized_prompt(self, body_dict: Body, client: NeMoGymAsyncOpenAI) -> TokenIds:
+        """The prompt's ids as the engine makes them of the messages."""
         asked = {field: body_dict[field] for field in TOKENIZE_FIELDS if field in body_dict}
         return read_tokenized_prompt(await client.create_tokenize(**asked), self.config.name)
+
+    def _finished_response(
+        self,
+        response: NeMoGymResponse,
+        completion: NeMoGymChatCompletion,  # noqa: ARG002
+    ) -> NeMoGymResponse:
+        """The place for what a subclass's completions carry besides OpenAI's fields."""
+        return response
 
     def _refuse_unusable(self, choice_dict: Body) -> None:
         """Raise when the engine says that this choice is no finished generation, with or without token ids."""

@@ -1,0 +1,105 @@
+"""`transport: generate`: from a body with prompt ids to a chat completion, through SGLang's `/generate`.
+
+Guards the window before and after the call, maps the sampling controls, and parses reasoning and tool calls, here or
+with the engine's own parsers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import cast
+
+from nemo_gym.errors import ContextOverflowError, UpstreamContractError
+from nemo_gym.openai_client import NeMoGymAsyncOpenAI
+from nemo_gym.token_metadata import TokenIds
+from sglang_model._logic import unsupported_sampling_params
+from sglang_model.config import SERVER_TOOL_FORMAT, SGLangModelConfig
+from sglang_model.generate_turn import GeneratedTurn, call_generate, completion_of, parse_report
+from sglang_model.generation_parser import ParsedGeneration, parse_generation, visible_text
+from sglang_model.reasoning_split import thinking_is_open
+from sglang_model.renderers import Renderers
+from sglang_model.rendering import Renderer
+from sglang_model.sampling_params import sampling_params
+from sglang_model.server_parsers import ServerParsers
+
+PROMPT_TAIL = 16
+"""Ids of the prompt's end that are decoded to see whether the template opened a thinking block."""
+
+
+class GenerateTransport:
+    """Remembers only which unsupported parameters it has warned about, and the engine's parser names."""
+
+    def __init__(self, config: SGLangModelConfig, renderers: Renderers) -> None:
+        self._config = config
+        self._renderers = renderers
+        self._parsers = ServerParsers(config.name)
+        self._warned: set[str] = set()
+        self._log = logging.getLogger(config.name)
+
+    async def completion(
+        self, body: Mapping[str, object], client: NeMoGymAsyncOpenAI, renderer: Renderer
+    ) -> dict[str, object]:
+        """One turn. Raises ContextOverflowError when the prompt does not fit, RequestError, UpstreamError."""
+        prompt = cast("TokenIds", body["input_ids"])
+        context_length = cast("int", self._config.context_length)
+        if len(prompt) >= context_length:
+            raise ContextOverflowError(
+                f"{self._config.name}: the prompt has {len(prompt)} tokens and context_length is {context_length}"
+            )
+        self._check_vocabulary(prompt, renderer)
+        params = sampling_params(body, prompt_length=len(prompt), context_length=context_length)
+        self._warn_of(unsupported_sampling_params(body))
+        turn = await call_generate(client, prompt, params, self._config.name)
+        parsed = await self._parsed(turn, body, client, renderer)
+        completion = completion_of(turn, parsed, model=self._config.model)
+        if parsed.report:
+            choice = cast("list[dict[str, object]]", completion["choices"])[0]
+            choice["sglang"] = {"tool_call_report": parse_report(parsed)}
+        return completion
+
+    async def _parsed(
+        self, turn: GeneratedTurn, body: Mapping[str, object], client: NeMoGymAsyncOpenAI, renderer: Renderer
+    ) -> ParsedGeneration:
+        generated = turn.sampled.generation_token_ids
+        text = await renderer.decode(generated)
+        if not body.get("no_stop_trim"):
+            markers = list(self._renderers.markers(renderer))
+            if isinstance(turn.finish.matched, int):
+                markers.append(await renderer.decode([turn.finish.matched]))
+            text = visible_text(text, markers, turn.finish.matched)
+        tail = await renderer.decode(turn.sampled.prompt_token_ids[-PROMPT_TAIL:])
+        if self._config.sglang_tool_format == SERVER_TOOL_FORMAT:
+            return await self._parsers.parse(
+                client,
+                text,
+                tools=cast("list[object] | None", body.get("tools")),
+                tool_choice=body.get("tool_choice"),
+                separate_reasoning=self._config.uses_reasoning_parser,
+            )
+        return parse_generation(
+            text,
+            format_name=self._config.sglang_tool_format,
+            tools=cast("list[object] | None", body.get("tools")),
+            tool_choice=body.get("tool_choice") if body.get("tools") else "none",
+            parallel_tool_calls=body.get("parallel_tool_calls") is not False,
+            thinking_open=thinking_is_open(tail),
+            separate_reasoning=self._config.uses_reasoning_parser,
+            finished=turn.finish.kind != "length",
+        )
+
+    def _check_vocabulary(self, prompt: TokenIds, renderer: Renderer) -> None:
+        """SGLang does not check ids: one beyond the vocabulary breaks the engine for everybody."""
+        size = renderer.vocabulary_size
+        if size is not None and prompt and max(prompt) >= size:
+            raise UpstreamContractError(
+                f"{self._config.name}: the prompt has the id {max(prompt)}, but the model's vocabulary has {size}; do "
+                "sglang_tokenizer and its added tokens belong to this model?"
+            )
+
+    def _warn_of(self, names: list[str]) -> None:
+        """Once per name: a rollout sends the same parameters thousands of times."""
+        new = [name for name in names if name not in self._warned]
+        if new:
+            self._warned.update(new)
+            self._log.warning("/generate cannot honour %s; ignored from here on", ", ".join(new))

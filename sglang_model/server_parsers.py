@@ -1,0 +1,89 @@
+"""The engine's own parsers for a text that `/generate` sampled: /separate_reasoning and /parse_function_call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+from uuid import uuid4
+
+from nemo_gym.errors import UpstreamContractError, UpstreamStatusError
+from nemo_gym.openai_client import NeMoGymAsyncOpenAI
+from sglang_model.generation_parser import ParsedGeneration
+from sglang_model.tool_parsers import ToolCall
+
+
+class ServerParsers:
+    """Asks an engine once which parsers it was started with (GET /server_info, SGLang 0.5.12 to 0.5.23)."""
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._names: dict[NeMoGymAsyncOpenAI, tuple[str | None, str | None]] = {}
+
+    async def parse(
+        self,
+        client: NeMoGymAsyncOpenAI,
+        text: str,
+        *,
+        tools: Sequence[object] | None,
+        tool_choice: object,
+        separate_reasoning: bool,
+    ) -> ParsedGeneration:
+        """What the engine's chat endpoint would have made of the text. Raises UpstreamError."""
+        tool_parser, reasoning_parser = await self._parsers_of(client)
+        reasoning: str | None = None
+        if separate_reasoning and reasoning_parser is not None:
+            answer = await client.separate_reasoning(text=text, reasoning_parser=reasoning_parser)
+            reasoning, text = _text(answer, "reasoning_text") or None, _text(answer, "text")
+        calls: tuple[ToolCall, ...] = ()
+        if tools and tool_choice != "none" and tool_parser is not None:
+            try:
+                answer = await client.parse_function_call(
+                    text=text, tools=list(tools), tool_call_parser=tool_parser
+                )
+            except UpstreamStatusError as error:
+                if error.status != 400:
+                    raise
+            else:
+                text, calls = _text(answer, "normal_text"), _calls(answer)
+        return ParsedGeneration(reasoning, text, calls, ())
+
+    async def _parsers_of(self, client: NeMoGymAsyncOpenAI) -> tuple[str | None, str | None]:
+        if client not in self._names:
+            info = await client.get_server_info()
+            tool_parser, reasoning_parser = info.get("tool_call_parser"), info.get("reasoning_parser")
+            self._names[client] = (
+                tool_parser if isinstance(tool_parser, str) else None,
+                reasoning_parser if isinstance(reasoning_parser, str) else None,
+            )
+        return self._names[client]
+
+
+def _text(answer: Mapping[str, object], name: str) -> str:
+    value = answer.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise UpstreamContractError(
+            f"expected {name} of the engine's parser to be text, got {type(value).__name__}"
+        )
+    return value
+
+
+def _calls(answer: Mapping[str, object]) -> tuple[ToolCall, ...]:
+    calls = answer.get("calls") or []
+    if not isinstance(calls, list):
+        raise UpstreamContractError(
+            f"expected calls of the engine's parser to be a list, got {type(calls).__name__}"
+        )
+    return tuple(_call(cast("Mapping[str, object]", call)) for call in calls)
+
+
+def _call(call: Mapping[str, object]) -> ToolCall:
+    name, arguments = call.get("name"), call.get("parameters")
+    if not isinstance(name, str) or not isinstance(arguments, str):
+        raise UpstreamContractError("expected name and parameters of a parsed call to be text")
+    return {
+        "id": f"call_{uuid4().hex}",
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }

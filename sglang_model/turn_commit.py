@@ -1,0 +1,47 @@
+"""From a finished completion to what the history remembers of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from nemo_gym.openai_utils import (
+    NeMoGymChatCompletion,
+    NeMoGymChatCompletionMessage,
+    NeMoGymChatCompletionMessageForTraining,
+)
+from nemo_gym.token_metadata import TOKEN_FIELDS
+from sglang_model.generation_end import EngineFinish, stop_token_id
+from sglang_model.history import FinishedTurn
+
+CARRIED = {*TOKEN_FIELDS, "routed_experts"}
+
+
+def finished_turn(
+    completion: NeMoGymChatCompletion, body: Mapping[str, object], known_stops: Collection[int]
+) -> FinishedTurn | None:
+    """The turn to commit, or None: no ids, or a prompt that did not fit and which the engine never saw."""
+    choice = completion.choices[0]
+    message = choice.message
+    if not isinstance(message, NeMoGymChatCompletionMessageForTraining):
+        return None
+    if choice.finish_reason == "length" and not message.generation_token_ids:
+        return None
+    matched = (choice.model_extra or {}).get("matched_stop")
+    finish = EngineFinish(choice.finish_reason, matched if type(matched) in (int, str) else None)
+    stop_strings = any(body.get(name) for name in ("stop", "stop_regex"))
+    return FinishedTurn(
+        reply=message.model_dump(exclude=CARRIED, exclude_none=True),
+        prompt_token_ids=message.prompt_token_ids,
+        generation_token_ids=message.generation_token_ids,
+        finish=choice.finish_reason,
+        stop_token_id=stop_token_id(
+            finish, message.generation_token_ids, known_stops, stop_strings=stop_strings
+        ),
+    )
+
+
+def without_token_ids(message: NeMoGymChatCompletionMessage) -> NeMoGymChatCompletionMessage:
+    """The same message for a caller that asked for no ids."""
+    return NeMoGymChatCompletionMessage.model_validate(
+        message.model_dump(exclude=CARRIED, exclude_unset=True)
+    )
