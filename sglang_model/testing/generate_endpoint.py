@@ -135,14 +135,14 @@ def _rids(rid: object, count: int) -> Sequence[str | None]:
 
 def _options(state: EngineState, body: Mapping[str, object]) -> _Options:
     top, start = body.get("top_logprobs_num"), body.get("logprob_start_len")
-    watched = body.get("token_ids_logprob")
+    watched, echo = body.get("token_ids_logprob"), "return_prompt_token_ids"
     return _Options(
         logprobs=bool(body.get("return_logprob")),
         top_logprobs=top if isinstance(top, int) else 0,
         with_text=bool(body.get("return_text_in_logprobs")),
         logprob_start=start if isinstance(start, int) else -1,
         watched_ids=tuple(watched) if isinstance(watched, list) else (),
-        prompt_ids=bool(body.get("return_prompt_token_ids")) and state.version.token_fields,
+        prompt_ids=bool(body.get(echo)) and echo not in state.version.unknown_fields,
     )
 
 
