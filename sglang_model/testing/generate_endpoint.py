@@ -76,11 +76,15 @@ async def _answer(state: EngineState, exchange: Exchange, body: Mapping[str, obj
     per_prompt = raw if isinstance(raw, list) else [raw] * len(prompts)
     params = [sampling_params_from_wire(item, state.version) for item in per_prompt]
     rids = _rids(body.get("rid"), len(prompts))
+    if not len(prompts) == len(params) == len(rids):
+        raise WireValueError(
+            f"A batch of {len(prompts)} prompts came with {len(params)} sampling_params and {len(rids)} rids."
+        )
     jobs = zip(prompts, params, rids, strict=True)
     groups = await _gather(state, exchange, list(jobs), body)
     options = _options(state, body)
     items = [_item(state, sample, options) for group in groups for sample in group]
-    return Answer(items if is_batch or params[0].n > 1 else items[0])
+    return Answer(items if is_batch or len(items) > 1 else items[0])
 
 
 async def _gather(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import httpx
 import pytest
 
 from sglang_model.testing import Rule
+from sglang_model.testing.tokenizer import builtin_tokenizer
 from tests.support.engine_client import CALL, WEATHER, engine_client
 
+NAMED = {"type": "function", "function": {"name": "other"}}
 THINKING = "<think>\nshort\n</think>\n\nHello there!"
 HELLO = (Rule(when="hello", reply=THINKING), Rule(when="weather", reply=f"</think>\n\n{CALL}"))
 
@@ -53,7 +57,10 @@ async def test_input_ids_are_the_prompt_and_are_echoed() -> None:
         ({"temperature": -1}, "temperature must be non-negative, got -1.0."),
         ({"max_tokens": -5}, "max_new_tokens must be at least 0, got -5."),
         ({"tool_choice": "required"}, "Tools cannot be empty if tool choice is set to required."),
+        ({"tools": [WEATHER], "tool_choice": NAMED}, "Tool 'other' not found in tools list."),
+        ({"tool_choice": NAMED}, "Tools cannot be empty if tool choice is set to a specific tool."),
         ({"model": "org:name"}, "LoRA adapter 'name' was requested"),
+        ({"lora_path": ["name"]}, "LoRA adapter 'name' was requested"),
         ({"return_hidden_states": True}, "--enable-return-hidden-states"),
     ],
 )
@@ -277,3 +284,87 @@ async def test_the_model_name_is_echoed_and_never_checked() -> None:
     async with engine_client(rules=HELLO) as client:
         response: httpx.Response = await client.chat(model="any name")
     assert response.json()["model"] == "any name"
+
+
+async def test_odd_values_of_n_and_rid_are_answered_as_sglang_does() -> None:
+    async with engine_client(rules=HELLO) as client:
+        none = await client.chat(n=0)
+        negative = (await client.chat(n=-1)).json()
+        rids = await client.chat(rid=["a"])
+    assert (none.status_code, none.json()["type"]) == (400, "BadRequest")
+    assert none.json()["message"] == "range() arg 3 must not be zero"
+    assert (len(negative["choices"]), negative["usage"]["prompt_tokens"]) == (1, 0)
+    assert (rids.status_code, rids.json()["type"]) == (500, "InternalServerError")
+
+
+async def test_reasoning_effort_reaches_the_template_and_none_switches_thinking_off(tmp_path: Path) -> None:
+    file = tmp_path / "template.jinja"
+    file.write_text("{{ reasoning_effort }} {{ enable_thinking }}")
+    async with engine_client(rules=(Rule(reply="plain"),), chat_template_path=file) as client:
+        low = await client.choice(reasoning_effort="low")
+        off = await client.choice(reasoning_effort="none")
+        prompts = [client.engine.tokenizer.decode(s.prompt_token_ids) for s in client.engine.samples]
+    assert prompts == ["low ", "none False"]
+    assert low["message"]["reasoning_content"] == "plain"
+    assert off["message"]["content"] == "plain"
+
+
+async def test_the_continued_text_tells_whether_thinking_is_open() -> None:
+    rules = (Rule(reply="more</think>done"),)
+    async with engine_client(rules=rules) as client:
+        said = {}
+        for start in ("<think>so", "<think>so</think>"):
+            history = [{"role": "user", "content": "q"}, {"role": "assistant", "content": start}]
+            said[start] = await client.message(history, continue_final_message=True)
+    assert said["<think>so"]["reasoning_content"] == "more"
+    assert said["<think>so</think>"] == {
+        "role": "assistant",
+        "content": "more</think>done",
+        "reasoning_content": None,
+        "tool_calls": None,
+    }
+
+
+async def test_repeated_opening_tags_are_all_dropped() -> None:
+    async with engine_client(rules=(Rule(reply="<think><think>a</think>b"),)) as client:
+        message = await client.message()
+    assert (message["reasoning_content"], message["content"]) == ("a", "b")
+
+
+async def test_a_block_with_several_calls_and_junk_gives_the_calls() -> None:
+    block = '[{"name": "get_weather", "parameters": {"city": "é"}}, 5, {"name": "get_weather"}]'
+    rules = (Rule(reply=f"</think><tool_call>\n{block}\n</tool_call>"),)
+    async with engine_client(rules=rules) as client:
+        message = await client.message(tools=[WEATHER])
+    assert [call["function"]["arguments"] for call in message["tool_calls"]] == ['{"city": "é"}', "{}"]
+
+
+@pytest.mark.parametrize(("version", "octets"), [("0.5.13", [239, 191, 189]), ("0.5.23", [195])])
+async def test_the_bytes_of_half_a_character_are_true_on_0_5_23_only(version: str, octets: list[int]) -> None:
+    half = builtin_tokenizer().encode_bytewise("é")[0]
+    async with engine_client(rules=(Rule(ids=(half,)),), version=version) as client:
+        item = (await client.choice())["logprobs"]["content"][0]
+    assert item["bytes"] == octets
+    assert item["token"] == "\N{REPLACEMENT CHARACTER}"
+
+
+async def test_stop_strings_work_on_chat_as_on_generate() -> None:
+    async with engine_client(rules=HELLO, reasoning_parser=None) as client:
+        one = await client.choice(stop="there", skip_special_tokens=False)
+        many = await client.choice(stop=["zz", "there"])
+    for choice in (one, many):
+        assert choice["message"]["content"] == "<think>\nshort\n</think>\n\nHello "
+        assert choice["matched_stop"] == "there"
+
+
+async def test_hidden_states_are_refused_in_the_versions_words() -> None:
+    async with engine_client(version="0.5.23") as client:
+        response = await client.chat(return_hidden_states=True)
+    assert "--return-hidden-states-mode last" in response.json()["message"]
+
+
+async def test_without_parsers_the_text_is_the_content() -> None:
+    async with engine_client(rules=HELLO, tool_call_parser=None, reasoning_parser=None) as client:
+        message = await client.message("weather", tools=[WEATHER])
+    assert message["content"] == f"</think>\n\n{CALL}"
+    assert message["tool_calls"] is None

@@ -88,6 +88,12 @@ async def test_a_bad_sampling_parameter_is_a_plain_fault_on_the_older_versions(
         ({"temperature": "hot"}, 'invalid type: string "hot", expected f64'),
         ({"stop": 5}, "invalid type: integer `5`, expected a value or an array of values for StringOrList"),
         ({"stop_token_ids": ["a"]}, 'invalid type: string "a", expected i64'),
+        ({"stop_token_ids": 5}, "invalid type: integer `5`, expected a sequence"),
+        ({"ignore_eos": 1.5}, "invalid type: floating point `1.5`, expected a boolean"),
+        ({"regex": True}, "invalid type: boolean `true`, expected a string"),
+        ({"top_k": [1]}, "invalid type: sequence, expected i64"),
+        ({"top_k": {}}, "invalid type: map, expected i64"),
+        ({"logit_bias": 5}, "invalid type: integer `5`, expected a map"),
     ],
 )
 async def test_a_bad_sampling_parameter_is_a_400_with_a_string_error_on_0_5_23(
@@ -111,6 +117,9 @@ async def test_a_bad_sampling_parameter_is_a_400_with_a_string_error_on_0_5_23(
         ({"min_new_tokens": -1}, "min_new_tokens must be in [0, max_new_tokens], got -1."),
         ({"min_new_tokens": 200}, "min_new_tokens must be in [0, max_new_tokens(128)], got 200."),
         ({"logit_bias": {"99999999": 1}}, "logit_bias must has keys in [0, "),
+        ({"logit_bias": {"a": 1}}, "invalid literal for int() with base 10: 'a'"),
+        ({"stop_token_ids": ["a"]}, "invalid literal for int() with base 10: 'a'"),
+        ({"temperature": -1}, "temperature must be non-negative, got -1."),
         ({"regex": "a", "json_schema": "{}"}, "Only one of regex, json_schema, or ebnf can be set."),
     ],
 )
@@ -312,3 +321,61 @@ async def test_0_5_23_reports_weight_versions() -> None:
     span = [{"version": "w7", "start": 0, "end": 4}]
     assert meta["weight_versions"] == span
     assert metadata == {"weight_version": "w7", "weight_versions": span}
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"temperature": -1}, "temperature must be a non-negative finite number, got -1."),
+        (
+            {"regex": "a", "structural_tag": "{}"},
+            "Only one of json_schema, regex, ebnf, or structural_tag can be set.",
+        ),
+    ],
+)
+async def test_0_5_23_words_two_bounds_differently(params: dict[str, object], message: str) -> None:
+    async with engine_client(version="0.5.23") as client:
+        response = await client.generate("plain", sampling_params=params)
+    assert response.json() == {"error": {"message": message}}
+
+
+async def test_0_5_23_takes_the_parameters_it_gained() -> None:
+    async with engine_client(rules=PLAIN, version="0.5.23") as client:
+        assert (await client.generate("plain", sampling_params={"watermark": None})).status_code == 200
+
+
+async def test_null_means_the_default_for_every_parameter_but_n_and_max_new_tokens() -> None:
+    names = ("temperature", "top_p", "top_k", "stop", "stop_token_ids", "ignore_eos", "logit_bias", "regex")
+    async with engine_client(rules=PLAIN) as client:
+        item = (await client.generate("plain", sampling_params=dict.fromkeys(names))).json()
+    assert item["text"] == "one two three"
+
+
+async def test_the_older_versions_take_any_truth_for_a_boolean() -> None:
+    async with engine_client(rules=PLAIN) as client:
+        params = {"ignore_eos": "yes", "max_new_tokens": 6}
+        item = (await client.generate("plain", sampling_params=params)).json()
+    assert item["meta_info"]["finish_reason"]["type"] == "length"
+
+
+async def test_a_batch_takes_parameters_and_rids_for_each_prompt() -> None:
+    async with engine_client(rules=PLAIN) as client:
+        params = [{"max_new_tokens": 1}, {"max_new_tokens": 2}]
+        each = (await client.generate(["plain", "plain"], rid=["a", "b"], sampling_params=params)).json()
+        one = (await client.generate(["plain", "plain"], rid="c")).json()
+        few = await client.generate(["plain", "plain"], rid=["a"])
+        faulty = await client.generate(["plain", "plain"], sampling_params=[1, 2])
+    assert [len(item["output_ids"]) for item in each] == [1, 2]
+    assert [item["meta_info"]["id"] for item in each] == ["a", "b"]
+    assert len({item["meta_info"]["id"] for item in one}) == 2
+    assert few.status_code == 400
+    assert faulty.status_code == 500
+
+
+async def test_input_top_logprobs_begin_after_the_first_scored_id() -> None:
+    async with engine_client(rules=PLAIN) as client:
+        ids = [300, 301, 302]
+        item = (await client.generate(input_ids=ids, logprob_start_len=1, top_logprobs_num=2)).json()
+    assert [entry[1] for entry in item["meta_info"]["input_token_logprobs"]] == [301, 302]
+    assert item["meta_info"]["input_top_logprobs"][0] is None
+    assert len(item["meta_info"]["input_top_logprobs"][1]) == 2

@@ -201,7 +201,12 @@ async def test_a_wrong_echo_differs_in_the_last_prompt_id_only() -> None:
 async def test_paths_are_deleted_and_replaced() -> None:
     async with plain_engine() as client:
         wrong = {
-            "delete": ("choices.*.meta_info.prompt_tokens", "meta_info.prompt_tokens", "nowhere.at.all"),
+            "delete": (
+                "choices.*.meta_info.prompt_tokens",
+                "meta_info.prompt_tokens",
+                "nowhere.at.all",
+                "choices.x.y",
+            ),
             "replace": {"choices.0.finish_reason": "odd", "meta_info.weight_version": 5, "output_ids.0": "x"},
         }
         choice, item = await told(client, **wrong)

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from sglang_model.testing import Rule
+from sglang_model.testing.tokenizer import builtin_tokenizer
 from tests.support.engine_client import CALL, WEATHER, engine_client
 
 ASKED = {"role": "user", "content": "weather?"}
@@ -153,3 +156,40 @@ async def test_history_arguments_that_are_not_json_are_refused(version: str, mes
         "param": None,
         "code": 400,
     }
+
+
+@pytest.mark.parametrize("kept_in", ["chat_template.jinja", "tokenizer_config.json", None])
+async def test_a_tokenizer_folder_brings_its_template(tmp_path: Path, kept_in: str | None) -> None:
+    builtin_tokenizer().backend.save(str(tmp_path / "tokenizer.json"))
+    template = "[{{ messages[0].content }}]"
+    if kept_in is not None:
+        text = template if kept_in.endswith("jinja") else json.dumps({"chat_template": template})
+        (tmp_path / kept_in).write_text(text)
+    async with engine_client(tokenizer_folder=tmp_path) as client:
+        response = await client.http.post("/tokenize", json={"messages": [ASKED]})
+        text = client.engine.tokenizer.decode(response.json()["tokens"])
+    builtin = "<|im_start|>user\nweather?<|im_end|>\n<|im_start|>assistant\n"
+    assert text == (builtin if kept_in is None else "[weather?]")
+
+
+async def test_arguments_that_are_objects_already_are_rendered_as_they_are() -> None:
+    call = {"function": {"name": "f", "arguments": {"b": 1, "a": "é"}}}
+    text = await rendered([ASKED, {"role": "assistant", "tool_calls": [call]}, TOLD])
+    assert '{"name": "f", "arguments": {"b": 1, "a": "é"}}' in text
+
+
+async def test_thinking_inside_the_content_is_treated_as_thinking() -> None:
+    said = {"role": "assistant", "content": "<think>\na\n</think>\n\nb"}
+    text = await rendered([ASKED, said, ASKED])
+    assert "<|im_start|>assistant\nb<|im_end|>" in text
+
+
+async def test_an_end_of_document_id_ends_a_reply_and_further_ids_can_be_named() -> None:
+    tokenizer = builtin_tokenizer()
+    document, word = tokenizer.encode("<|endoftext|>")[0], tokenizer.encode(" two")[0]
+    rules = (Rule(when="^a", ids=(300, document, 301)), Rule(reply="one two three"))
+    async with engine_client(rules=rules, eos_token_ids=(word,)) as client:
+        first = (await client.generate("a")).json()
+        second = (await client.generate("b")).json()
+    assert first["output_ids"] == [300, document]
+    assert second["output_ids"][-1] == word
