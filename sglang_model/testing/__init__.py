@@ -23,6 +23,7 @@ port.
     engine.rules            the script: the first rule that matches the decoded prompt wins, else a sampler
     engine.misbehaviours    engine-wide misbehaviours, for whole endpoints
     engine.gate(name)       `.open()` lets held requests go, `await .until_waiting(n)` knows that they came
+    engine.until_sampled(n) waits until n generations have ended
     engine.tokenizer        encode, encode_bytewise, decode, eos_token_id
 
 `EngineSettings` says which server it is (version, context length, key, parsers, tokenizer folder); `Rule`

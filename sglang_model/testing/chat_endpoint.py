@@ -40,7 +40,7 @@ async def answer_chat(state: EngineState, exchange: Exchange) -> Answer:
     if problem is not None:
         return problem
     try:
-        request = ChatRequest.read(exchange.body)
+        request = ChatRequest.read(exchange.body, state.version)
     except ValidationError as error:
         return validation_error(error)
     if isinstance(request.rid, list):
@@ -67,7 +67,7 @@ async def answer_chat(state: EngineState, exchange: Exchange) -> Answer:
         "usage": usage(samples, state.version, request.n),
         "metadata": metadata,
     }
-    sglext = _sglext(state, request, samples)
+    sglext = _sglext(request, samples)
     return Answer({**payload, "sglext": sglext} if sglext else payload)
 
 
@@ -91,7 +91,7 @@ def _validate(state: EngineState, request: ChatRequest) -> None:
             f"This model supports at most {limit} completion tokens."
         )
     if request.stream:
-        _refuse_stream(state, request)
+        _refuse_stream(request)
     if request.n == 0:
         raise WireValueError("range() arg 3 must not be zero", kind="BadRequest")
     if request.adapter is not None:
@@ -100,9 +100,9 @@ def _validate(state: EngineState, request: ChatRequest) -> None:
         raise WireValueError(no_hidden_states(modes=state.version.weight_versions))
 
 
-def _refuse_stream(state: EngineState, request: ChatRequest) -> None:
+def _refuse_stream(request: ChatRequest) -> None:
     for name in ("return_prompt_token_ids", "return_meta_info"):
-        if state.version.token_fields and getattr(request, name):
+        if getattr(request, name):
             raise WireValueError(
                 f"{name} is not supported with streaming. Please set stream=false when using {name}=true.",
                 kind="BadRequest",
@@ -118,7 +118,7 @@ def chat_prompt(state: EngineState, request: ChatRequest, *, generation_prompt: 
     `generation_prompt` is what /tokenize was asked for, on the versions that listen: False also leaves a
     trailing assistant message what it is.
     """
-    if request.input_ids is not None and state.version.token_fields:
+    if request.input_ids is not None:
         return Prompt(request.input_ids)
     try:
         messages = messages_for_template(request.template_messages(), state.version)
@@ -159,13 +159,12 @@ def _choice(state: EngineState, request: ChatRequest, sample: Sample, index: int
         "finish_reason": finish["type"],
         "matched_stop": finish.get("matched"),
     }
-    wants_ids = request.return_token_ids and version.response_token_ids
-    wants_prompt = request.return_prompt_token_ids and version.token_fields
-    if (wants_prompt or wants_ids) and (not sample.queued or version.queued_abort_prompt_ids):
+    echoes = request.return_prompt_token_ids or request.return_token_ids
+    if echoes and (not sample.queued or version.queued_abort_prompt_ids):
         choice["prompt_token_ids"] = list(sample.echoed_prompt_ids)
-    if wants_ids:
+    if request.return_token_ids:
         choice["response_token_ids"] = list(sample.token_ids)
-    if request.return_meta_info and version.token_fields:
+    if request.return_meta_info:
         choice["meta_info"] = meta
     return choice
 
@@ -208,11 +207,10 @@ def _message(state: EngineState, request: ChatRequest, sample: Sample, prompt: P
     return message, finish
 
 
-def _sglext(state: EngineState, request: ChatRequest, samples: list[Sample]) -> Json:
+def _sglext(request: ChatRequest, samples: list[Sample]) -> Json:
     extension: Json = {}
-    if state.version.response_token_ids:
-        if request.return_input_ids_in_sglext:
-            extension["input_ids"] = list(samples[0].echoed_prompt_ids)
-        if request.return_output_ids_in_sglext:
-            extension["output_ids"] = [list(sample.token_ids) for sample in samples]
+    if request.return_input_ids_in_sglext:
+        extension["input_ids"] = list(samples[0].echoed_prompt_ids)
+    if request.return_output_ids_in_sglext:
+        extension["output_ids"] = [list(sample.token_ids) for sample in samples]
     return extension

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, JsonValue, PrivateAttr, field_validator, model_validator
 
 from sglang_model.testing.sampling import SamplingParams
+from sglang_model.testing.versions import WireVersion
 
 _ROLES = ("system", "assistant", "tool", "function", "developer", "latest_reminder", "user")
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"]
@@ -84,7 +85,7 @@ class ResponseFormat(_Lenient):
 
 
 class ChatRequest(_Lenient):
-    """Field names and types are SGLang 0.5.23's; what a version does not know is left out by the endpoint."""
+    """Field names and types are SGLang 0.5.23's; `read` first drops what an older version does not know."""
 
     messages: list[Message]
     model: str = "default"
@@ -145,8 +146,10 @@ class ChatRequest(_Lenient):
         return data
 
     @classmethod
-    def read(cls, body: object) -> ChatRequest:
-        """Validates `body`, and keeps the tools as sent: 0.5.23 renders them in the client's key order."""
+    def read(cls, body: object, version: WireVersion) -> ChatRequest:
+        """Validates what `version` knows of `body`, and keeps the tools as sent, whose key order may count."""
+        if isinstance(body, dict):
+            body = {key: value for key, value in body.items() if key not in version.unknown_fields}
         request = cls.model_validate(body)
         if isinstance(body, dict):
             request._raw_tools = body.get("tools") or []

@@ -111,6 +111,10 @@ class Engine:
         """The gate that `Misbehaviour.gate` names: open it, or wait until requests stand at it."""
         return self._state.scheduler.gate(name)
 
+    async def until_sampled(self, count: int) -> None:
+        """Returns when `count` generations have ended, also those whose client is gone."""
+        await self._state.scheduler.until_sampled(count)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # uvicorn's `send` is a method of its connection; only the connection's transport can be cut.
         connection = getattr(send, "__self__", None)
@@ -149,7 +153,7 @@ class Engine:
 
     async def _answer(self, exchange: Exchange, endpoint: Endpoint) -> Answer:
         wrong = exchange.misbehaviour
-        if wrong is not None and exchange.record.path not in _GENERATIONS:
+        if wrong is not None and (wrong.answers_instead or exchange.record.path not in _GENERATIONS):
             await self._state.scheduler.hold(wrong)
         if wrong is not None and wrong.answers_instead:
             return answer_of(wrong)

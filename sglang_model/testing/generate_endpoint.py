@@ -76,11 +76,15 @@ async def _answer(state: EngineState, exchange: Exchange, body: Mapping[str, obj
     per_prompt = raw if isinstance(raw, list) else [raw] * len(prompts)
     params = [sampling_params_from_wire(item, state.version) for item in per_prompt]
     rids = _rids(body.get("rid"), len(prompts))
+    if not len(prompts) == len(params) == len(rids):
+        raise WireValueError(
+            f"A batch of {len(prompts)} prompts came with {len(params)} sampling_params and {len(rids)} rids."
+        )
     jobs = zip(prompts, params, rids, strict=True)
     groups = await _gather(state, exchange, list(jobs), body)
     options = _options(state, body)
     items = [_item(state, sample, options) for group in groups for sample in group]
-    return Answer(items if is_batch or params[0].n > 1 else items[0])
+    return Answer(items if is_batch or len(items) > 1 else items[0])
 
 
 async def _gather(
@@ -135,14 +139,14 @@ def _rids(rid: object, count: int) -> Sequence[str | None]:
 
 def _options(state: EngineState, body: Mapping[str, object]) -> _Options:
     top, start = body.get("top_logprobs_num"), body.get("logprob_start_len")
-    watched = body.get("token_ids_logprob")
+    watched, echo = body.get("token_ids_logprob"), "return_prompt_token_ids"
     return _Options(
         logprobs=bool(body.get("return_logprob")),
         top_logprobs=top if isinstance(top, int) else 0,
         with_text=bool(body.get("return_text_in_logprobs")),
         logprob_start=start if isinstance(start, int) else -1,
         watched_ids=tuple(watched) if isinstance(watched, list) else (),
-        prompt_ids=bool(body.get("return_prompt_token_ids")) and state.version.token_fields,
+        prompt_ids=bool(body.get(echo)) and echo not in state.version.unknown_fields,
     )
 
 

@@ -126,6 +126,7 @@ class Scheduler:
         self._live: dict[str, asyncio.Event] = {}
         self._gates: dict[str, Gate] = {}
         self._cache = PrefixCache()
+        self._ended = asyncio.Condition()
 
     def gate(self, name: str) -> Gate:
         return self._gates.setdefault(name, Gate())
@@ -158,7 +159,13 @@ class Scheduler:
             del self._live[job.rid]
         sample.seconds = time.perf_counter() - clock
         self.samples.append(sample)
+        async with self._ended:
+            self._ended.notify_all()
         return sample
+
+    async def until_sampled(self, count: int) -> None:
+        async with self._ended:
+            await self._ended.wait_for(lambda: len(self.samples) >= count)
 
     async def _gives_up(self, job: Job, tokens: int | None, aborted: asyncio.Event) -> bool:
         """Holds the job where its misbehaviour says so; True when it is to be aborted at this point."""

@@ -87,8 +87,8 @@ class Misbehaviour(BaseModel):
         for choice in _generations(payload):
             self._edit_generation(choice)
         if self.wrong_echo:
-            for owner in _owners(payload, "prompt_token_ids"):
-                ids = owner["prompt_token_ids"]
+            for generation in _generations(payload):
+                ids = generation.get("prompt_token_ids")
                 if isinstance(ids, list) and ids:
                     ids[-1] += 1
         for path in self.delete:
@@ -124,25 +124,25 @@ def _generations(payload: object) -> list[dict[str, object]]:
     return [item for item in items if isinstance(item, dict)]
 
 
-def _owners(payload: object, key: str) -> list[dict[str, object]]:
-    return [item for item in _generations(payload) if key in item]
+def _indices(items: list[object], step: str) -> list[int]:
+    """What one path step names in a list: an index that it has, or `*` for all of them."""
+    if step == "*":
+        return list(range(len(items)))
+    index = int(step) if step.lstrip("-").isdigit() else len(items)
+    return [index] if -len(items) <= index < len(items) else []
 
 
-def _step(node: object, key: str) -> list[object]:
-    """The children of `node` under one path step; `*` is every element of a list."""
+def _children(node: object, step: str) -> list[object]:
     if isinstance(node, dict):
-        return [node[key]] if key in node else []
-    if isinstance(node, list):
-        if key == "*":
-            return list(node)
-        return [node[int(key)]] if -len(node) <= int(key) < len(node) else []
-    return []
+        return [node[step]] if step in node else []
+    return [node[index] for index in _indices(node, step)] if isinstance(node, list) else []
 
 
 def _parents(payload: object, path: list[str]) -> list[object]:
+    """What holds the last step of `path`; a path that leads nowhere names nothing."""
     nodes = [payload]
-    for key in path[:-1]:
-        nodes = [child for node in nodes for child in _step(node, key)]
+    for step in path[:-1]:
+        nodes = [child for node in nodes for child in _children(node, step)]
     return nodes
 
 
@@ -151,8 +151,7 @@ def _delete(payload: object, path: list[str]) -> None:
         if isinstance(parent, dict):
             parent.pop(path[-1], None)
         elif isinstance(parent, list):
-            indices = range(len(parent)) if path[-1] == "*" else [int(path[-1])]
-            for index in sorted(indices, reverse=True):
+            for index in reversed(_indices(parent, path[-1])):
                 del parent[index]
 
 
@@ -161,5 +160,5 @@ def _replace(payload: object, path: list[str], value: JsonValue) -> None:
         if isinstance(parent, dict):
             parent[path[-1]] = value
         elif isinstance(parent, list):
-            for index in range(len(parent)) if path[-1] == "*" else [int(path[-1])]:
+            for index in _indices(parent, path[-1]):
                 parent[index] = value

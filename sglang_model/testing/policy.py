@@ -47,7 +47,10 @@ class Rule(BaseModel):
     def _check(self) -> Rule:
         if self.reply is not None and self.ids is not None:
             raise ValueError("a rule has `reply` or `ids`, not both")
-        re.compile(self.when)
+        try:
+            re.compile(self.when)
+        except re.error as error:
+            raise ValueError(f"`when` is not a regex: {error}") from error
         return self
 
 

@@ -78,7 +78,6 @@ class SamplingParams:
             grammars.append(self.structural_tag)
             one_grammar = "Only one of json_schema, regex, ebnf, or structural_tag can be set."
             temperature = f"temperature must be a non-negative finite number, got {hot}."
-        bias = next((key for key in self.logit_bias or {} if not 0 <= int(key) < vocab_size), None)
         return [
             (not math.isfinite(hot) or hot < 0, temperature),
             (not 0 < self.top_p <= 1, f"top_p must be in (0, 1], got {self.top_p}."),
@@ -105,9 +104,18 @@ class SamplingParams:
                 new is not None and floor > new,
                 f"min_new_tokens must be in [0, max_new_tokens({new})], got {floor}.",
             ),
-            (bias is not None, f"logit_bias must has keys in [0, {vocab_size - 1}], got {bias}."),
+            *self._bias_bounds(vocab_size),
             (sum(grammar is not None for grammar in grammars) > 1, one_grammar),
         ]
+
+    def _bias_bounds(self, vocab_size: int) -> list[tuple[bool, str]]:
+        bounds = []
+        for key in self.logit_bias or {}:
+            number = int(key) if key.lstrip("-").isdigit() else None
+            bounds.append((number is None, f"invalid literal for int() with base 10: '{key}'"))
+            outside = number is not None and not 0 <= number < vocab_size
+            bounds.append((outside, f"logit_bias must has keys in [0, {vocab_size - 1}], got {key}."))
+        return bounds
 
 
 _NAMES = tuple(item.name for item in fields(SamplingParams))
@@ -190,6 +198,8 @@ def _typed(name: str, value: object, version: WireVersion) -> object:
     if name == "stop_token_ids":
         checked = _as_list(value, lambda _: True, "a sequence", version)
         return tuple(_check(item, lambda v: isinstance(v, int), "i64", version) for item in checked)
+    if name == "logit_bias":
+        return _check(value, lambda v: isinstance(v, dict), "a map", version)
     return value
 
 

@@ -87,6 +87,7 @@ class EngineState:
             exchange.misbehaviour = told
         wrong = exchange.misbehaviour
         if wrong is not None and wrong.answers_instead:
+            await self.scheduler.hold(wrong)
             raise InsteadError(wrong)
         job = Job(
             rid=rid or uuid.uuid4().hex,

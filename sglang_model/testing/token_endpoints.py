@@ -49,7 +49,7 @@ async def answer_tokenize(state: EngineState, exchange: Exchange) -> Answer:
 
 
 def _conversation(state: EngineState, body: dict[str, object]) -> list[int]:
-    request = ChatRequest.read(body)
+    request = ChatRequest.read(body, state.version)
     if not request.messages:
         raise WireValueError("Messages cannot be empty.")
     asked = body.get("add_generation_prompt")

@@ -11,19 +11,22 @@ from typing import Literal
 
 VersionName = Literal["0.5.12", "0.5.13", "0.5.23"]
 
+_FIELDS_OF_0_5_13 = frozenset({"input_ids", "return_prompt_token_ids", "return_meta_info"})
+"""New on chat; of these `/generate` gained `return_prompt_token_ids` and always had `input_ids`."""
+_FIELDS_OF_0_5_23 = frozenset(
+    {"return_token_ids", "return_input_ids_in_sglext", "return_output_ids_in_sglext"}
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireVersion:
     """The behaviour of one SGLang release; every flag defaults to what 0.5.13 does."""
 
     name: VersionName
-    token_fields: bool = True
-    """`input_ids`, `return_prompt_token_ids` and `return_meta_info` exist; otherwise they are dropped in
-    silence."""
+    unknown_fields: frozenset[str] = _FIELDS_OF_0_5_23
+    """Body fields that this version drops in silence, whatever they hold."""
     strips_text: bool = False
     """Whitespace around reasoning and content is lost, and an empty content is null."""
-    response_token_ids: bool = False
-    """`return_token_ids` and the `sglext` id lists exist on chat."""
     drops_tool_markup: bool = False
     """Markup that holds no complete call leaves the content; otherwise it stays and `tool_calls` is `[]`."""
     null_tool_calls: bool = True
@@ -51,11 +54,13 @@ class WireVersion:
 
 
 VERSIONS: dict[VersionName, WireVersion] = {
-    "0.5.12": WireVersion(name="0.5.12", token_fields=False, strips_text=True),
+    "0.5.12": WireVersion(
+        name="0.5.12", unknown_fields=_FIELDS_OF_0_5_13 | _FIELDS_OF_0_5_23, strips_text=True
+    ),
     "0.5.13": WireVersion(name="0.5.13"),
     "0.5.23": WireVersion(
         name="0.5.23",
-        response_token_ids=True,
+        unknown_fields=frozenset(),
         drops_tool_markup=True,
         null_tool_calls=False,
         ordinal_tool_index=True,

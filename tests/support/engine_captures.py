@@ -235,9 +235,13 @@ def _is_entry(value: list[object]) -> bool:
 
 
 def comparable(body: object) -> object:
-    """`body` without what no stand-in can know: the digits of generated call ids, and SGLang's source lines."""
+    """`body` without what no stand-in can know: the digits of generated call ids, and SGLang's source lines.
+
+    Without Qwen3's tokenizer a text may have other numbers of tokens, so messages are compared without numbers.
+    """
     if isinstance(body, str):
-        return re.sub(r"^call_[0-9a-f]{24}$", "call_*", SOURCE_LINE.sub("", body))
+        body = re.sub(r"^call_[0-9a-f]{24}$", "call_*", SOURCE_LINE.sub("", body))
+        return body if qwen3_folder() is not None else re.sub(r"\d+ tokens|=\d+", "N tokens", body)
     if isinstance(body, list):
         return [comparable(item) for item in body]
     if isinstance(body, dict):
