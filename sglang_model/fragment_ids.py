@@ -46,7 +46,7 @@ def fragment_token_ids(
         if behind is None or alone[-1:] != [left_id]:
             return Refusal(
                 RefusalReason.LEFT_TOKEN_NOT_ATOMIC,
-                f"the stop token's text encodes to {len(alone)} ids, not to the sampled id in front of the fragment",
+                f"the stop token's text encodes to {len(alone)} ids, not to the sampled one",
             )
         ids, flags = behind, frozenset()
     if decode is not None and decode(ids) != fragment.text:

@@ -80,9 +80,12 @@ class MarkedTail:
         return min([common_prefix_length(tail, self.tail), *places])
 
     def closing(self, new_messages: Sequence[Message]) -> str | None:
-        """What stands behind the last new text."""
-        text = message_text(new_messages[-1]).strip()
-        rest = self.tail.partition(self.words[-1])[2].lstrip()
+        """What stands behind the last new text; None if the template changes it."""
+        shown = [pair for pair in zip(new_messages, self.words, strict=True) if pair[1] in self.tail]
+        if not shown:
+            return None
+        text = message_text(shown[-1][0]).strip()
+        rest = self.tail.partition(shown[-1][1])[2].lstrip()
         return rest[len(text) :].lstrip() if rest.startswith(text) else None
 
     def prove(self, tail: str, new_messages: Sequence[Message]) -> frozenset[SpliceFlag] | Refusal:
@@ -93,13 +96,14 @@ class MarkedTail:
         places = _places(tail, self.tail, self.words, texts)
         if places is None:
             return _recognised(tail, self.bound(tail), texts)
-        shown = all(_shown(tail, at, text) for at, text in zip(places, texts, strict=True))
+        shown = all(_shown(tail, at, text) for at, text in zip(places, texts, strict=True) if text.strip())
         return frozenset() if shown else frozenset({SpliceFlag.NEW_MESSAGE_ALTERED})
 
 
 def _places(tail: str, marked: str, words: Sequence[str], texts: Sequence[str]) -> list[int] | None:
     """Where each text starts in `tail`, if `tail` is `marked` with each word taken out; None if it is not.
 
+    A message without text may be left out in both (place -1).
     With the word went the blank space in front of the text; it comes back if the template keeps it, raw or
     escaped.
     """
@@ -119,7 +123,7 @@ def _places(tail: str, marked: str, words: Sequence[str], texts: Sequence[str]) 
         at = next((at + len(b) for b in _blanks(blank) if tail.startswith(b + following, at)), -1)
         if at < 0:
             return None
-    return places if tail[at:] == marked[read:] and len(order) == len(words) else None
+    return places if tail[at:] == marked[read:] else None
 
 
 def _blanks(blank: str) -> tuple[str, ...]:

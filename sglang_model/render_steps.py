@@ -52,10 +52,11 @@ async def run_async(
 
 
 def template_message(message: str, messages: Sequence[Message]) -> str:
-    """A template's own error, cut short; withheld where it quotes the conversation."""
+    """A template's own error, cut short; withheld where it could be quoting the conversation."""
     shown = " ".join(message.split())[:_TEMPLATE_MESSAGE_LENGTH]
+    texts = [text for m in messages if (text := str(m.get("content") or "").strip())]
     spoken = json.dumps([dict(m) for m in messages], ensure_ascii=False, default=str)
-    for start in range(max(1, len(shown) - _QUOTE_LENGTH + 1)):
-        if shown[start : start + _QUOTE_LENGTH] in spoken:
-            return "the chat template raised an error that quotes the conversation; its text is withheld"
+    windows = (shown[i : i + _QUOTE_LENGTH] for i in range(max(1, len(shown) - _QUOTE_LENGTH + 1)))
+    if any(text in shown for text in texts) or any(window in spoken for window in windows):
+        return "the chat template raised an error that may quote the conversation; its text is withheld"
     return f"the chat template raised {shown}"

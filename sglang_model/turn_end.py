@@ -110,7 +110,7 @@ def find_cut(view: TurnView, stop: str | None) -> Cut | Refusal:
         return cut
     return Refusal(
         RefusalReason.TURN_END_NOT_FOUND,
-        f"the sampled stop token {stop!r} is not at the turn's end in the rendering, and no other end is known",
+        f"the sampled stop token {stop!r} is not at the turn's end in the rendering; no other end is known",
     )
 
 

@@ -11,7 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from sglang_model.message_forms import MessageForms, TextParts, forms_ladder, normalise_messages
+from sglang_model.message_forms import (
+    Message,
+    MessageForms,
+    TextParts,
+    forms_ladder,
+    message_text,
+    normalise_messages,
+)
 from sglang_model.splice import render_request, run, splice_steps
 from sglang_model.splice_types import (
     EndKind,
@@ -26,7 +33,7 @@ from sglang_model.splice_types import (
     SpliceFlag,
     SpliceRequest,
 )
-from sglang_model.testing.splice_shapes import NEW_WORDS, REPLY_WORD, Shape
+from sglang_model.testing.splice_shapes import REPLY_WORD, Shape
 from sglang_model.testing.template_facts import TemplateFacts
 
 Render = Callable[[RenderRequest], Rendered | RenderFailed]
@@ -68,7 +75,9 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class _Expected:
+class Expected:
+    """What a splice of one conversation has to give, by the oracle; `text` counts for RIGHT alone."""
+
     verdict: Verdict
     text: str = ""
 
@@ -80,75 +89,76 @@ def judge(
     request = request_for(shape, facts)
     steps = splice_steps(request, renders_without_generation_prompt=renders_without_generation_prompt)
     result = run(steps, render)
-    expected = _expected(request, shape, facts, render)
-    return Cell(_verdict(expected, result), shape, result, expected.text)
+    expected = expected_fragment(request, facts, REPLY_WORD, render)
+    return Cell(verdict(expected, result), shape, result, expected.text)
 
 
 def request_for(shape: Shape, facts: TemplateFacts) -> SpliceRequest:
-    """The splice of a shape, as a server would ask for it that knows the engine's stop tokens and the
-    tokenizer.
-    """
+    """The splice of a shape, as a server asks for it that knows the engine's stop tokens and the tokenizer."""
+    stop = {"stop": facts.call_end if shape.calls else facts.text_stop, "foreign": facts.foreign}.get(
+        shape.end
+    )
     return SpliceRequest(
         previous=shape.previous,
         assistant=shape.assistant,
         new_messages=shape.new_messages,
-        end=_end(shape, facts),
+        end=GenerationEnd(EndKind.STOP_TOKEN, stop) if stop else GenerationEnd(EndKind.LENGTH),
         tokens=SpecialTokens(facts.specials, facts.stops),
         tools=shape.tools,
         chat_template_kwargs=shape.kwargs,
     )
 
 
-def _end(shape: Shape, facts: TemplateFacts) -> GenerationEnd:
-    if shape.end == "length":
-        return GenerationEnd(EndKind.LENGTH)
-    if shape.end == "foreign":
-        return GenerationEnd(EndKind.STOP_TOKEN, facts.foreign)
-    return GenerationEnd(EndKind.STOP_TOKEN, facts.call_end if shape.calls else facts.text_stop)
+def expected_fragment(
+    request: SpliceRequest, facts: TemplateFacts, reply_word: str, render: Render
+) -> Expected:
+    """What the real rendering puts behind the reply, whose last value ends in `reply_word`.
 
-
-def _expected(request: SpliceRequest, shape: Shape, facts: TemplateFacts, render: Render) -> _Expected:
-    text = _real_rendering(request, render)
-    if text is None:
-        return _Expected(Verdict.REJECTED)
-    if text.count(REPLY_WORD) != 1:
-        return _Expected(Verdict.NOT_RENDERED)
-    tail = text.split(REPLY_WORD)[1]
-    words = [word for word in NEW_WORDS if any(word in str(m.get("content")) for m in shape.new_messages)]
-    if any(word not in tail for word in words):
-        return _Expected(Verdict.LOST)
-    if shape.end == "length":
-        return _Expected(Verdict.RIGHT, tail)
-    end = facts.call_end if shape.calls else facts.text_end
-    place = tail.find(end)
-    if shape.end == "foreign" or not 0 <= place < _first_text(request, render):
-        return _Expected(Verdict.FOREIGN)
-    return _Expected(Verdict.RIGHT, tail[place + len(end) :])
-
-
-def _real_rendering(request: SpliceRequest, render: Render) -> str | None:
-    """The whole conversation in the first form of its messages that shows the reply; None if the template
-    raises.
+    The place of each new text is where a word in its stead stands in a second rendering.
     """
+    text = _real_rendering(request, reply_word, render)
+    if text is None:
+        return Expected(Verdict.REJECTED)
+    if text.count(reply_word) != 1:
+        return Expected(Verdict.NOT_RENDERED)
+    tail = text.split(reply_word)[1]
+    words = [f"{reply_word[::-1]}{chr(ord('a') + i)}" for i in range(len(request.new_messages))]
+    messages = [{**m, "content": word} for m, word in zip(request.new_messages, words, strict=True)]
+    twin = _real_rendering(replace(request, new_messages=messages), reply_word, render) or ""
+    twin_tail = twin.partition(reply_word)[2]
+    if any(_text(m) and word not in twin_tail for m, word in zip(request.new_messages, words, strict=True)):
+        return Expected(Verdict.LOST)
+    if request.end.stop_token is None:
+        return Expected(Verdict.RIGHT, tail)
+    calls = bool(request.assistant.get("tool_calls"))
+    end, stop = (facts.call_end, facts.call_end) if calls else (facts.text_end, facts.text_stop)
+    place = tail.find(end)
+    first = min((at for word in words if (at := twin_tail.find(word)) >= 0), default=-1)
+    # Up to the first new text both renderings agree; an end behind that place is not this turn's.
+    if request.end.stop_token != stop or not 0 <= place < first or tail[:place] != twin_tail[:place]:
+        return Expected(Verdict.FOREIGN)
+    return Expected(Verdict.RIGHT, tail[place + len(end) :])
+
+
+def _real_rendering(request: SpliceRequest, reply_word: str, render: Render) -> str | None:
+    """The conversation in the first form of its messages that shows the reply; None if the template raises."""
     messages = (*request.previous, request.assistant, *request.new_messages)
-    texts = []
     parts_only = MessageForms(text_parts=TextParts.WRAPPED)
+    texts = []
     for forms in (*forms_ladder(messages, MessageForms()), parts_only):
         shown = normalise_messages(messages, forms)
         result = render(render_request(request, shown, add_generation_prompt=True))
         if isinstance(result, Rendered):
             texts.append(result.text)
-    return next((text for text in texts if REPLY_WORD in text), texts[0] if texts else None)
+    return next((text for text in texts if reply_word in text), texts[0] if texts else None)
 
 
-def _first_text(request: SpliceRequest, render: Render) -> int:
-    """Where the first new text starts: where a word in its stead does."""
-    first = {**request.new_messages[0], "content": NEW_WORDS[0]}
-    twin = replace(request, new_messages=(first, *request.new_messages[1:]))
-    return (_real_rendering(twin, render) or "").split(REPLY_WORD)[-1].find(NEW_WORDS[0])
+def _text(message: Message) -> str:
+    return message_text(normalise_messages((message,), MessageForms())[0]).strip()
 
 
-def _verdict(expected: _Expected, result: Fragment | Refusal) -> Verdict:
+def verdict(expected: Expected, result: Fragment | Refusal) -> Verdict:
+    """Compare what the splice gave with what the oracle says."""
     if isinstance(result, Refusal):
         lost = result.reason in (RefusalReason.NEW_MESSAGE_DROPPED, RefusalReason.NEW_MESSAGE_HOISTED)
         right = expected.verdict is Verdict.LOST and not lost

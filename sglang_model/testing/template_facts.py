@@ -219,6 +219,7 @@ _FACTS: tuple[tuple[str, TemplateFacts], ...] = (
 )
 
 
-def facts_of(name: str) -> TemplateFacts:
-    """The facts for a template by its file name; ChatML's where nothing else is known."""
-    return next((facts for start, facts in _FACTS if name.startswith(start)), _chatml())
+def facts_of(name: str, template: str) -> TemplateFacts | None:
+    """The facts for a template by its file name, ChatML's if it writes that; None where nothing is known."""
+    known = next((facts for start, facts in _FACTS if name.startswith(start)), None)
+    return known or (_chatml() if "<|im_end|>" in template else None)

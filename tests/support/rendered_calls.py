@@ -175,6 +175,9 @@ DIALECTS = (
     ),
 )
 
+TAGS = ("tool_call>", "function", "parameter", "arg_key>", "arg_value>")
+"""What the tags of the formats without escapes have in them. Hypothesis finds such strings in the sources."""
+
 MARKUP = (
     *(
         "<tool_call>",

@@ -1,0 +1,162 @@
+"""The table of what can be spliced: conversation shapes by chat templates, as markdown.
+
+`python -m sglang_model.splice_report [DIR]` prints it for the `.jinja` files of a directory, or for our own
+template families; docs/transports.md holds its output. The verdicts are the oracle's, not the algorithm's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sglang_model.splice_types import Refusal, Rendered, RenderFailed, RenderRequest
+from sglang_model.testing.jinja_renderer import JinjaRenderer
+from sglang_model.testing.splice_oracle import Cell, Verdict, judge
+from sglang_model.testing.splice_shapes import all_shapes
+from sglang_model.testing.template_facts import TemplateFacts, facts_of
+from sglang_model.testing.template_families import FAMILIES
+
+_SIGNS = {
+    Verdict.RIGHT: "✓",
+    Verdict.REFUSED: "R",
+    Verdict.WRONG: "**W**",
+    Verdict.REJECTED: "·",
+    Verdict.NOT_RENDERED: "c",
+    Verdict.LOST: "l",
+    Verdict.FOREIGN: "f",
+}
+_LEGEND = (
+    "✓ the fragment is the wanted text · **R** refused with a reason · **W** wrong · "
+    "`·` the template itself rejects the conversation · "
+    "`c` the template does not write the tool calls (flagged) · "
+    "`l` the template loses a new message (refused, with that reason) · "
+    "`f` the sampled stop token is not the template's, so no text is right (flagged or refused)"
+)
+
+
+@dataclass(frozen=True)
+class TemplateResult:
+    """All shapes on one template, with a renderer of our own and with one that always ends in a generation
+    prompt.
+    """
+
+    name: str
+    cells: tuple[Cell, ...]
+    server_cells: tuple[Cell, ...]
+
+
+def measure(name: str, template: str, facts: TemplateFacts) -> TemplateResult:
+    """Judge every shape on one template."""
+    renderer = JinjaRenderer(template, facts.variables)
+    shapes = all_shapes()
+    local = tuple(judge(shape, facts, renderer) for shape in shapes)
+    server = tuple(
+        judge(shape, facts, _PromptOnly(renderer), renders_without_generation_prompt=False)
+        for shape in shapes
+    )
+    return TemplateResult(name, local, server)
+
+
+@dataclass(frozen=True)
+class _PromptOnly:
+    """A renderer as the engine's /tokenize is one: it cannot end a conversation with an assistant turn."""
+
+    renderer: JinjaRenderer
+
+    def __call__(self, request: RenderRequest) -> Rendered | RenderFailed:
+        if not request.add_generation_prompt:
+            return RenderFailed("this renderer always adds a generation prompt")
+        return self.renderer(request)
+
+
+def report(templates: Mapping[str, str]) -> str:
+    """The markdown for templates by name: totals, the matrix of cells, and every refusal with its reason."""
+    return _markdown(*_measured(templates))
+
+
+def family_report() -> str:
+    """The same for the template families of our own."""
+    return _markdown(_measured_families(), [])
+
+
+def _measured(templates: Mapping[str, str]) -> tuple[list[TemplateResult], list[str]]:
+    known = {name: facts_of(name, text) for name, text in templates.items()}
+    results = [measure(name, templates[name], facts) for name, facts in known.items() if facts is not None]
+    return results, [name for name, facts in known.items() if facts is None]
+
+
+def _measured_families() -> list[TemplateResult]:
+    return [measure(family.name, family.template, family.facts) for family in FAMILIES]
+
+
+def _markdown(results: Sequence[TemplateResult], unknown: Sequence[str]) -> str:
+    lines = [*_totals(results), "", _LEGEND, "", *_matrix(results)]
+    refusals = [*_refusals(results)]
+    if refusals:
+        lines += ["", "Refusals and wrong fragments:", "", *refusals]
+    if unknown:
+        lines += ["", f"Not scored, for their turn ends are not known here: {', '.join(unknown)}."]
+    return "\n".join([*lines, ""])
+
+
+def _totals(results: Sequence[TemplateResult]) -> list[str]:
+    lines = [
+        "| renderer | templates | scored | right | refused | wrong | rejected | calls not written | lost "
+        "| foreign |",
+        "| --- | --: | --: | --: | --: | --: | --: | --: | --: | --: |",
+    ]
+    for label, sets in (
+        ("local", [result.cells for result in results]),
+        ("engine (always a generation prompt)", [result.server_cells for result in results]),
+    ):
+        count = Counter(cell.verdict for cells in sets for cell in cells)
+        scored = sum(number for verdict, number in count.items() if verdict.scored)
+        shown = [len(sets), scored, *(count[verdict] for verdict in Verdict)]
+        lines.append(f"| {label} | {' | '.join(map(str, shown))} |")
+    return lines
+
+
+def _matrix(results: Sequence[TemplateResult]) -> list[str]:
+    shapes = all_shapes()
+    lines = [
+        f"| template | {' | '.join(f'{shape.number:02}' for shape in shapes)} |",
+        f"| --- |{' :-: |' * len(shapes)}",
+    ]
+    lines += [f"| {r.name} | {' | '.join(_SIGNS[cell.verdict] for cell in r.cells)} |" for r in results]
+    names = " · ".join(f"{shape.number:02} {shape.name}" for shape in shapes)
+    return [*lines, "", f"Shapes (reply > what follows it): {names}"]
+
+
+def _refusals(results: Sequence[TemplateResult]) -> list[str]:
+    lines = []
+    for result in results:
+        for renderer, cells in (("local", result.cells), ("engine", result.server_cells)):
+            for cell in cells:
+                if cell.verdict in (Verdict.REFUSED, Verdict.WRONG):
+                    shown = cell.result
+                    why = (
+                        f"{shown.reason.value}: {shown.detail}"
+                        if isinstance(shown, Refusal)
+                        else "wrong text"
+                    )
+                    lines.append(f"- {result.name}, shape {cell.shape.number:02}, {renderer} renderer: {why}")
+    return lines
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the report for a directory of templates, or for our own families; 1 if any fragment is wrong."""
+    if arguments:
+        files = sorted(Path(arguments[0]).glob("*.jinja"))
+        results, unknown = _measured({file.stem: file.read_text(encoding="utf-8") for file in files})
+    else:
+        results, unknown = _measured_families(), []
+    sys.stdout.write(_markdown(results, unknown))
+    cells = [cell for result in results for cell in (*result.cells, *result.server_cells)]
+    return 1 if any(cell.verdict is Verdict.WRONG for cell in cells) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
