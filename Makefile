@@ -36,7 +36,7 @@ clean:
 $(VENV)/.installed: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "This project needs Python 3.11 or newer: make demo PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) --editable .
+	$(PIP_INSTALL) --editable ".[generate]"
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

@@ -396,8 +396,3 @@ async def test_a_busy_moment_passes_unseen():
     engine = engine_with(*RULES, misbehave=(Misbehaviour(status=503, body="later", times=2),))
     assert (await chat(engine)).status_code == 200
     assert len(engine.requests) == 3
-
-
-async def test_transport_generate_is_refused_at_start_until_it_is_built():
-    with pytest.raises(ValueError, match="not built yet"):
-        make_sglang(transport="generate", context_length=4096)
