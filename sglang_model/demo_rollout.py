@@ -36,6 +36,8 @@ class Turn:
     output: list[Item]
     status: str
     tokens: TurnTokens
+    history: str
+    kept_tokens: int
 
     @property
     def calls(self) -> list[Item]:
@@ -70,7 +72,14 @@ async def run_rollout(base_url: str) -> Rollout:
 
 def _turn_of(answer: Item) -> Turn:
     output = cast("list[Item]", answer["output"])
-    return Turn(output=output, status=str(answer["status"]), tokens=TurnTokens.of_output_item(output[-1]))
+    said = cast("Item", answer["sglang"])
+    return Turn(
+        output=output,
+        status=str(answer["status"]),
+        tokens=TurnTokens.of_output_item(output[-1]),
+        history=str(said["history"]),
+        kept_tokens=cast("int", said["kept_tokens"]),
+    )
 
 
 def _call_tool(call: Item) -> Item:
