@@ -1,5 +1,4 @@
-"""The body of `/v1/chat/completions` as SGLang reads it: known fields typed, unknown ones dropped in
-silence."""
+"""The body of `/v1/chat/completions` as SGLang reads it: known fields typed, others dropped."""
 
 from __future__ import annotations
 

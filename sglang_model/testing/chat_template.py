@@ -102,8 +102,7 @@ this project is about."""
 
 
 class ChatTemplate:
-    """A compiled template. Same environment as transformers: trimmed blocks, `tojson` without ASCII
-    escapes."""
+    """A compiled template. Environment as in transformers: trimmed blocks, `tojson` without escapes."""
 
     def __init__(self, source: str) -> None:
         environment = ImmutableSandboxedEnvironment(

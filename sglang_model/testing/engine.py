@@ -65,8 +65,7 @@ _ROUTES: tuple[tuple[str, tuple[str, ...], Endpoint], ...] = (
 
 
 class Engine:
-    """An ASGI application. Everything a test reads or changes hangs here; the wire is only ever read over
-    HTTP."""
+    """An ASGI application. What a test reads or changes hangs here; all else goes over HTTP."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self._state = EngineState(settings)
@@ -93,8 +92,7 @@ class Engine:
 
     @property
     def samples(self) -> list[Sample]:
-        """Every generation that ran: what was really seen and sampled, before misbehaviours touched the
-        report."""
+        """Every generation that ended: what was really seen and sampled, whatever was reported of it."""
         return self._state.scheduler.samples
 
     @property
@@ -165,8 +163,7 @@ class Engine:
             return Answer(object_error(error.message, str(error.status), error.status), error.status)
 
     def _authorised(self, request: Request) -> bool:
-        """Only `Authorization: Bearer KEY` opens; /health* and /metrics* are open to all (0.5.12 ..
-        0.5.23)."""
+        """Only `Authorization: Bearer KEY` opens; /health* and /metrics* are open to all."""
         key = self.settings.api_key
         open_to_all = request.url.path.startswith(("/health", "/metrics")) or request.method == "OPTIONS"
         if key is None or open_to_all:

@@ -1,5 +1,4 @@
-"""One HTTP exchange: what came, what is answered, and how the answer is put on the wire, broken if told
-so."""
+"""One HTTP exchange: what came, what is answered, and how that is put on the wire."""
 
 from __future__ import annotations
 
@@ -100,8 +99,7 @@ def _encode(answer: Answer) -> tuple[bytes, str | None]:
 
 
 class CutResponse(Response):
-    """Announces the whole body, sends its first `cut_at` bytes and closes the connection; 0 sends nothing at
-    all."""
+    """Announces the whole body, sends its first `cut_at` bytes (0: nothing at all) and hangs up."""
 
     def __init__(self, content: bytes, status_code: int, headers: Mapping[str, str], *, cut_at: int) -> None:
         super().__init__(content, status_code, headers)

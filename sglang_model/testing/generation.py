@@ -112,8 +112,7 @@ def _common_prefix(left: list[int], right: list[int]) -> int:
 
 
 class Scheduler:
-    """Owns the requests in flight. Invariant: a live rid is unique, and every run ends in exactly one
-    `Sample`."""
+    """Owns the requests in flight. Invariant: a live rid is unique; a run not cancelled ends in one `Sample`."""
 
     def __init__(
         self, policy: Policy, tokenizer: EngineTokenizer, version: WireVersion, eos_ids: Sequence[int]
@@ -203,8 +202,7 @@ class Scheduler:
         self._cache.add(job.window.seen + sample.token_ids)
 
     def _finish(self, ids: list[int], params: SamplingParams, budget: int) -> dict[str, object] | None:
-        """Why the generation ends after the last of `ids`, or None. The order of the checks is the
-        version's."""
+        """Why the generation ends after the last of `ids`, or None. The version orders the checks."""
         length = {"type": "length", "length": budget} if len(ids) >= budget else None
         token = None
         if not params.ignore_eos and (ids[-1] in self._eos_ids or ids[-1] in params.stop_token_ids):
@@ -229,8 +227,7 @@ class Scheduler:
         return None
 
     def _text(self, sample: Sample, params: SamplingParams) -> str:
-        """The text of the ids, without the stop that ended them unless no_stop_trim: text need not be
-        decode(ids)."""
+        """The text, without the stop that ended it unless no_stop_trim: it need not be decode(ids)."""
         matched = None if params.no_stop_trim else sample.finish_reason.get("matched")
         ids = sample.token_ids
         if isinstance(matched, int):

@@ -37,8 +37,7 @@ def max_input_length(settings: EngineSettings) -> int:
 
 
 def fit(prompt_ids: Sequence[int], max_new_tokens: int | None, settings: EngineSettings) -> Window:
-    """The window of one request. Raises WireValueError with one of SGLang's three wordings when it does not
-    fit."""
+    """The window of one request. Raises WireValueError, in one of SGLang's three wordings, without room."""
     context = settings.context_length
     echoed = list(prompt_ids)
     wanted = max_new_tokens

@@ -15,8 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 
 class Abort(BaseModel):
-    """How SGLang gives a generation up. `status_code` None is the plain form: HTTP 200 with what was sampled
-    so far."""
+    """How SGLang gives a generation up. Without `status_code` it is a 200 with what was sampled so far."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
 
@@ -46,8 +45,7 @@ class Misbehaviour(BaseModel):
     gate: str | None = None
     """Hold the request until `engine.gate(name).open()`."""
     after_tokens: int | None = Field(default=None, ge=0)
-    """Where `delay`, `gate` and `abort` apply: None is in the waiting queue, n is running, after n sampled
-    tokens."""
+    """Where `delay`, `gate` and `abort` apply: None is in the queue, n is after n sampled tokens."""
     abort: Abort | None = None
     """Give the generation up, at the point that `after_tokens` names and after the hold."""
     phantom: bool = False
@@ -58,13 +56,11 @@ class Misbehaviour(BaseModel):
     sampled_id: JsonValue = None
     """When set, also to null: the last sampled id is reported as this, wherever it is reported."""
     logprob: JsonValue = None
-    """When set, also to null: the last logprob is reported as this. NaN is written as NaN, which is not
-    JSON."""
+    """When set, also to null: the last logprob is reported as this. NaN is written as NaN."""
     wrong_echo: bool = False
     """The last echoed prompt id is off by one."""
     delete: tuple[str, ...] = ()
-    """Paths to remove from the answer: `choices.*.meta_info`, `meta_info.prompt_tokens`,
-    `choices.0.logprobs`."""
+    """Paths to remove from the answer: `choices.*.meta_info`, `meta_info.prompt_tokens`."""
     replace: dict[str, JsonValue] = Field(default_factory=dict)
     """Paths to overwrite or add."""
     as_list: bool = False
@@ -117,8 +113,7 @@ class Misbehaviour(BaseModel):
 
 
 def _generations(payload: object) -> list[dict[str, object]]:
-    """The parts of an answer that hold one generation each: chat's choices, or `/generate`'s object or
-    list."""
+    """The parts of an answer that hold one generation each, on either endpoint."""
     found = payload.get("choices", payload) if isinstance(payload, dict) else payload
     items = found if isinstance(found, list) else [found]
     return [item for item in items if isinstance(item, dict)]

@@ -31,8 +31,7 @@ class Rule(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
 
     when: str = ""
-    """Regex, searched in the decoded prompt with its special tokens; `.` matches newlines. Empty matches
-    all."""
+    """Regex, searched in the decoded prompt with its special tokens; `.` matches newlines."""
     reply: str | None = None
     """The text that is sampled, in the tokenizer's canonical encoding."""
     ids: tuple[int, ...] | None = None
@@ -80,8 +79,7 @@ class Context:
 
 
 class Policy:
-    """Chooses the next token. Holds the rules, which a test may change at any time, and how often each was
-    used."""
+    """Chooses the next token. Holds the rules, which may change at any time, and their uses."""
 
     def __init__(self, rules: Iterable[Rule], tokenizer: EngineTokenizer, seed: int) -> None:
         self.rules: list[Rule] = list(rules)
@@ -129,8 +127,7 @@ class Policy:
         return ordinary[(roll >> 8) % len(ordinary)]
 
     def _salt(self, params: SamplingParams, choice: int) -> tuple[int, ...]:
-        """Greedy sampling sees the context alone; otherwise the seed and the distribution's parameters
-        count."""
+        """Greedy sampling sees the context alone; else the seed and the distribution count."""
         if params.temperature == 0 or params.top_k == 1:
             return (self._seed,)
         seed = params.sampling_seed if params.sampling_seed is not None else self._seed

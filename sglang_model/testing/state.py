@@ -37,8 +37,7 @@ class AbortStatusError(Exception):
 
 
 class EngineState:
-    """Invariant: `requests` and `samples` only grow; nothing that was asked or sampled is forgotten or
-    changed."""
+    """Invariant: `requests` and `samples` only grow, and what they hold never changes."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings

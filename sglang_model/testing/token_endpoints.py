@@ -1,5 +1,4 @@
-"""/tokenize, /detokenize, /parse_function_call and /separate_reasoning: the server's parts, offered one by
-one."""
+"""/tokenize, /detokenize, /parse_function_call and /separate_reasoning: the server's parts, one by one."""
 
 from __future__ import annotations
 
@@ -91,8 +90,7 @@ async def answer_parse_function_call(state: EngineState, exchange: Exchange) -> 
 
 
 async def answer_separate_reasoning(state: EngineState, exchange: Exchange) -> Answer:
-    """The reasoning parser of the chat endpoint, by name, on any text; qwen3 does not force reasoning
-    here."""
+    """The reasoning parser of the chat endpoint, by name; here qwen3 does not force reasoning."""
     body = exchange.body if isinstance(exchange.body, dict) else {}
     parser = str(body.get("reasoning_parser")).lower()
     if not knows_reasoning_parser(parser):

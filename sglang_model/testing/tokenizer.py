@@ -23,8 +23,7 @@ MARKUP_TOKENS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_respo
 _PIECES = (
     r"'(?:s|t|re|ve|m|ll|d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""Splits as the Qwen family does: punctuation takes the newline after it along, which is where seams
-appear."""
+"""Splits as the Qwen family does: punctuation takes the newline after it along, where seams appear."""
 
 _CORPUS = """
 You are a helpful assistant. You can call functions to answer the question of the user, one or more.
@@ -64,8 +63,7 @@ _VOCABULARY_SIZE = 2000
 
 
 class EngineTokenizer:
-    """Wraps a `tokenizers.Tokenizer`. Invariant: nothing is ever added that was not in the text, no BOS and
-    no EOS."""
+    """Wraps a `tokenizers.Tokenizer`. Invariant: encoding adds nothing, no BOS and no EOS."""
 
     def __init__(self, backend: Tokenizer, *, eos_token: str, model_max_length: int = 131072) -> None:
         eos_id = backend.token_to_id(eos_token)
@@ -106,8 +104,7 @@ class EngineTokenizer:
         return bytes(values[character] for character in token)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        """Ids that no token has, negative ones included, decode to nothing: SGLang does not check prompt
-        ids."""
+        """Ids that no token has, negative ones too, decode to nothing: SGLang checks no prompt id."""
         known = [token_id for token_id in ids if 0 <= token_id < self.vocab_size]
         text: str = self.backend.decode(known, skip_special_tokens=skip_special_tokens)
         return text
@@ -129,8 +126,7 @@ def _byte_values() -> dict[str, int]:
 
 @cache
 def builtin_tokenizer() -> EngineTokenizer:
-    """The small tokenizer: 256 bytes, merges learned from a page of English and JSON, then the ChatML
-    specials."""
+    """The small tokenizer: 256 bytes, merges learned from a page of text, the ChatML specials."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -28,8 +28,7 @@ def weight_spans(sample: Sample, weight_version: str) -> list[Json]:
 
 
 class MetaInfo:
-    """Builds `meta_info`, the same dictionary on both endpoints. `with_text` is chat's habit; `/generate`
-    sends null."""
+    """Builds `meta_info`, the same on both endpoints but for the texts, which chat always asks for."""
 
     def __init__(self, tokenizer: EngineTokenizer, version: WireVersion, weight_version: str) -> None:
         self._tokenizer = tokenizer
@@ -125,8 +124,7 @@ class MetaInfo:
         return [logprob, token_id, self._tokenizer.decode([token_id]) if with_text else None]
 
     def _input_entries(self, prompt: Sequence[int], start: int, *, with_text: bool) -> list[list[object]]:
-        """Scores of the prompt's own ids from `start` on; the first one has nothing before it to be scored
-        by."""
+        """Scores of the prompt's own ids from `start` on; the first is never scored."""
         if start < 0 or start >= len(prompt):
             return []
         context = Context(prompt[:start])
@@ -139,8 +137,7 @@ class MetaInfo:
         return entries
 
     def _top(self, entry: list[object], count: int, *, with_text: bool) -> list[list[object]]:
-        """The sampled token first, then neighbours in the vocabulary, each a nat less likely than the one
-        before."""
+        """The token itself, then its neighbours in the vocabulary, each a nat less likely."""
         logprob, token_id = entry[0], entry[1]
         if not isinstance(logprob, float) or not isinstance(token_id, int):
             return []

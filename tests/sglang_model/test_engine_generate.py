@@ -251,7 +251,8 @@ CONTEXT = 64
             f"Input length ({CONTEXT - 1} tokens) exceeds the maximum allowed length (58 tokens).",
         ),
         (CONTEXT, 1, f"The input ({CONTEXT} tokens) is longer than the model's context length (64 tokens)."),
-        (10, CONTEXT, "Requested token count exceeds the model's maximum context length of 64 tokens. "),
+        (10, CONTEXT - 10, None),
+        (10, CONTEXT - 9, "Requested token count exceeds the model's maximum context length of 64 tokens. "),
     ],
 )
 async def test_the_three_overflow_wordings_and_the_limit_at_context_minus_six(
@@ -279,13 +280,16 @@ async def test_the_context_length_flag_bounds_max_tokens_on_chat() -> None:
 
 
 async def test_auto_truncate_echoes_more_than_the_model_saw() -> None:
-    async with engine_client(context_length=CONTEXT, allow_auto_truncate=True) as client:
+    rules = (Rule(reply="", eos=False),)
+    async with engine_client(rules=rules, context_length=CONTEXT, allow_auto_truncate=True) as client:
         item = (await client.generate(input_ids=[*range(300, 360)], return_prompt_token_ids=True)).json()
         long = (await client.generate(input_ids=[300] * 100, return_prompt_token_ids=True)).json()
         seen = client.engine.samples[0].prompt_token_ids
     assert item["prompt_token_ids"] == [*range(300, 360)]
     assert seen == [*range(300, 358)]
     assert item["meta_info"]["prompt_tokens"] == 58
+    # The room is counted from the echo, not from what the model saw.
+    assert item["meta_info"]["finish_reason"] == {"type": "length", "length": CONTEXT - 60 - 2}
     assert (len(long["prompt_token_ids"]), long["meta_info"]["prompt_tokens"]) == (CONTEXT, 58)
     assert (long["output_ids"], long["meta_info"]["finish_reason"]) == ([], {"type": "length", "length": 0})
 

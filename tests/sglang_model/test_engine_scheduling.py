@@ -43,6 +43,7 @@ async def test_a_held_request_is_aborted_by_the_prefix_of_its_rid(prompt: str) -
         held = asyncio.ensure_future(client.generate(prompt, rid="session-1-turn-2"))
         await client.engine.gate("door").until_waiting()
         other = await client.http.post("/abort_request", json={"rid": "turn-2"})
+        await client.generate("free")
         assert not held.done()
         own = await client.http.post("/abort_request", json={"rid": "session-1"})
         item = (await held).json()
