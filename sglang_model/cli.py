@@ -7,14 +7,15 @@ import sys
 from collections.abc import Sequence
 
 from nemo_gym.errors import GymError
-from sglang_model import demo, gym_plugin
+from sglang_model import demo, gym_plugin, template_command
+from sglang_model.testing import engine_command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; an error of the configuration or the engine is one line."""
     parser = argparse.ArgumentParser(prog="sglang-model", description="Tools beside the SGLang model server")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (demo, gym_plugin):
+    for command in (demo, engine_command, gym_plugin, template_command):
         command.register(subparsers)
     arguments = parser.parse_args(argv)
     try:

@@ -23,8 +23,8 @@ INTRODUCTION = """\
 
 Generated from the configuration classes by `make docs`; a test compares it.
 
-A server block stands in YAML under `<name>.responses_api_models.<sglang_model or vllm_model>`. Unknown keys are refused.
-`sglang_model` has the settings of all four tables, `vllm_model` those of the last three.
+A server block stands in YAML under `<name>.responses_api_models.<sglang_model or vllm_model>`. Unknown keys are
+refused. `sglang_model` has the settings of all four tables, `vllm_model` those of the last three.
 """
 
 SECTIONS: tuple[tuple[str, type[BaseModel], type[BaseModel] | None], ...] = (

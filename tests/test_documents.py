@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 
 from sglang_model.config_reference import configuration_reference
+from sglang_model.splice_report import family_report, report
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*_model/README.md")])
@@ -35,3 +37,22 @@ def test_the_changelog_has_a_section_for_the_version():
     version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert version is not None
     assert f"## [{version.group(1)}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def _block(name: str) -> str:
+    text = (ROOT / "docs/transports.md").read_text()
+    found = re.search(rf"<!-- {name}: .*?-->\n(.*?)\n<!-- end -->", text, re.DOTALL)
+    assert found is not None
+    return found.group(1)
+
+
+def test_the_table_of_our_own_template_families_is_the_reports():
+    assert _block("families") == family_report().rstrip()
+
+
+def test_the_table_of_real_templates_is_the_reports():
+    folder = Path(os.environ.get("SGLANG_GYM_TEST_DATA", "")) / "chat_templates"
+    if not os.environ.get("SGLANG_GYM_TEST_DATA") or not folder.is_dir():
+        pytest.skip("SGLANG_GYM_TEST_DATA holds no chat templates")
+    templates = {path.stem: path.read_text() for path in sorted(folder.glob("*.jinja"))}
+    assert _block("real templates") == report(templates).rstrip()
