@@ -18,6 +18,16 @@ PURE = (
     "sglang_model.chat_request",
     "sglang_model.length_refusals",
     "sglang_model.token_accounting",
+    "sglang_model.splice",
+    "sglang_model.fragment_ids",
+    "sglang_model.template_probe",
+    "sglang_model.conversation_digest",
+    "sglang_model.sessions",
+    "sglang_model.tool_parsers",
+    "sglang_model.generation_parser",
+    "sglang_model.generation_end",
+    "sglang_model.sampling_params",
+    "sglang_model.history",
     "vllm_model.chat_body",
     "vllm_model.length_refusal",
     "vllm_model.reasoning_fields",
@@ -97,6 +107,13 @@ def test_a_pure_module_reaches_no_framework(name):
 @pytest.mark.parametrize("name", TYPES_AND_CONVERTER)
 def test_types_and_converter_reach_neither_client_nor_server(name):
     assert not reached(name) & set(CLIENT_AND_SERVER)
+
+
+def test_only_the_renderer_imports_transformers():
+    importers = {
+        name for name, imported in MODULES.items() if any(m.split(".")[0] == "transformers" for m in imported)
+    }
+    assert importers == {"sglang_model.renderer"}
 
 
 def test_nothing_imports_an_app_but_a_subclass():
