@@ -28,7 +28,7 @@ from sglang_model.length_refusals import SGLANG_PATTERNS
 from sglang_model.renderers import Renderers
 from sglang_model.rendering import Renderer
 from sglang_model.sessions import InMemorySessionStore
-from sglang_model.turn_commit import finished_turn, without_token_ids
+from sglang_model.turn_commit import doubtful_stop, finished_turn, without_token_ids
 from sglang_model.wire import read_chat_turn, refuse_unusable_finish
 from vllm_model.app import VLLMModel
 from vllm_model.chat_body import Body, messages_of, require_one_choice
@@ -110,7 +110,13 @@ class SGLangModel(VLLMModel):
         self, plan: PromptPlan, completion: NeMoGymChatCompletion, body: Body, renderer: Renderer
     ) -> None:
         """Commit the turn, so that the next one can begin with its ids."""
-        turn = finished_turn(completion, body, renderer.stop_token_ids) if self._history.splices else None
+        if not self._history.splices:
+            return
+        stops = renderer.stop_token_ids
+        doubtful = doubtful_stop(completion, body)
+        if doubtful is not None and doubtful not in stops:
+            stops |= await renderer.special([doubtful])
+        turn = finished_turn(completion, body, stops)
         if turn is None:
             return
         if turn.stop_token_id is not None and turn.stop_token_id not in chat_request.requested_stop_ids(body):

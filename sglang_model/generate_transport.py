@@ -27,6 +27,10 @@ PROMPT_TAIL = 16
 """Ids of the prompt's end that are decoded to see whether the template opened a thinking block."""
 
 
+SUFFIX_TAIL = 4
+"""Ids of the generation's end among which an end token is looked for when none ended it."""
+
+
 class GenerateTransport:
     """Remembers only which unsupported parameters it has warned about, and the engine's parser names."""
 
@@ -63,11 +67,9 @@ class GenerateTransport:
     ) -> ParsedGeneration:
         generated = turn.sampled.generation_token_ids
         text = await renderer.decode(generated)
-        if not body.get("no_stop_trim"):
-            markers = list(self._renderers.markers(renderer))
-            if isinstance(turn.finish.matched, int):
-                markers.append(await renderer.decode([turn.finish.matched]))
-            text = visible_text(text, markers, turn.finish.matched)
+        if not (body.get("no_stop_trim") and body.get("skip_special_tokens") is False):
+            matched = None if body.get("no_stop_trim") else turn.finish.matched
+            text = visible_text(text, await self._end_markers(turn, renderer), matched)
         tail = await renderer.decode(turn.sampled.prompt_token_ids[-PROMPT_TAIL:])
         if self._config.sglang_tool_format == SERVER_TOOL_FORMAT:
             return await self._parsers.parse(
@@ -87,6 +89,15 @@ class GenerateTransport:
             separate_reasoning=self._config.uses_reasoning_parser,
             finished=turn.finish.kind != "length",
         )
+
+    async def _end_markers(self, turn: GeneratedTurn, renderer: Renderer) -> list[str]:
+        """The texts that end turns, with those at this turn's end: the budget may run out just behind one."""
+        if isinstance(turn.finish.matched, int):
+            ends = {turn.finish.matched}
+        else:
+            ends = set(await renderer.special(turn.sampled.generation_token_ids[-SUFFIX_TAIL:]))
+        own = [await renderer.decode([token_id]) for token_id in sorted(ends)]
+        return [*self._renderers.markers(renderer), *own]
 
     def _check_vocabulary(self, prompt: TokenIds, renderer: Renderer) -> None:
         """SGLang does not check ids: one beyond the vocabulary breaks the engine for everybody."""

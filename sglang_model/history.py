@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from nemo_gym.errors import RequestError
@@ -19,9 +19,11 @@ from sglang_model.generation_end import end_kind
 from sglang_model.message_forms import Message, MessageForms
 from sglang_model.rendering import Renderer
 from sglang_model.sessions import CommitOutcome, Match, MissReason, SessionStore, Turn, TurnHandle
+from sglang_model.short_context import Context, ShortContexts, same_fragment, short_previous, turn_kind
 from sglang_model.splice import CloseCache, splice_steps
 from sglang_model.splice_types import (
     Fragment,
+    FragmentIds,
     GenerationEnd,
     HistoryNote,
     Pins,
@@ -33,6 +35,9 @@ from sglang_model.splice_types import (
 
 LOGGER = logging.getLogger(__name__)
 
+
+CLOSE_LENGTH = 8
+"""Ids of a fragment among which the close of the turn is looked for; the longest known closes have three."""
 
 SPLICING_OFF = "splicing_off"
 """The reason on every response while `sglang_splice_history` is off."""
@@ -96,6 +101,7 @@ class History:
     close_cache: CloseCache | None = None
     splices: bool = True
     """False: every prompt is rendered whole, and nothing is remembered."""
+    _short_contexts: ShortContexts = field(default_factory=ShortContexts)
 
     def conversation(
         self,
@@ -140,16 +146,37 @@ class History:
             forms=self.forms,
             pins=self.pins,
         )
-        fragment = await renderer.run(
+        fragment = await self._fragment(conversation, request, renderer)
+        if isinstance(fragment, Refusal):
+            return self._refused(conversation, fragment)
+        return await self._with_fragment(conversation, match, fragment, renderer)
+
+    async def _fragment(
+        self, conversation: Conversation, request: SpliceRequest, renderer: Renderer
+    ) -> Fragment | Refusal:
+        """The fragment from the end of the conversation where that is proved to be enough, else from all of it."""
+        previous = short_previous(request.previous)
+        if previous is None:
+            return await self._splice(request, renderer)
+        key, length = turn_kind(conversation.rendering, request), len(request.previous)
+        wanted = self._short_contexts.wanted(key, length)
+        if wanted is Context.WHOLE:
+            return await self._splice(request, renderer)
+        short = await self._splice(replace(request, previous=previous), renderer)
+        if wanted is Context.SHORT and isinstance(short, Fragment):
+            return short
+        whole = await self._splice(request, renderer)
+        self._short_contexts.learn(key, length, equal=same_fragment(whole, short))
+        return whole
+
+    async def _splice(self, request: SpliceRequest, renderer: Renderer) -> Fragment | Refusal:
+        return await renderer.run(
             splice_steps(
                 request,
                 renders_without_generation_prompt=renderer.renders_without_generation_prompt,
                 close_cache=self.close_cache,
             )
         )
-        if isinstance(fragment, Refusal):
-            return self._refused(conversation, fragment)
-        return await self._with_fragment(conversation, match, fragment, renderer)
 
     async def _with_fragment(
         self, conversation: Conversation, match: Match, fragment: Fragment, renderer: Renderer
@@ -163,6 +190,8 @@ class History:
             return self._refused(conversation, behind)
         kept = len(match.token_ids)
         token_ids = match.token_ids
+        if fragment.left is None:
+            behind = await _without_sampled_close(behind, token_ids[match.prompt_length :], renderer)
         token_ids.extend(behind.ids)
         return PromptPlan(
             conversation,
@@ -223,3 +252,20 @@ class History:
                 stop_token_id=turn.stop_token_id,
             ),
         )
+
+
+async def _without_sampled_close(
+    behind: FragmentIds, generated: Sequence[int], renderer: Renderer
+) -> FragmentIds:
+    """The ids behind a turn without a stop token, without what of the turn's close was sampled all the same.
+
+    An end token is sampled without ending the turn under `ignore_eos`, and when it is the last token of the budget:
+    before 0.5.23 SGLang calls that "length". Only a stretch with the end token in it counts as the close; text that
+    begins like the close is text.
+    """
+    ids, tail = list(behind.ids[:CLOSE_LENGTH]), list(generated[-CLOSE_LENGTH:])
+    overlaps = [length for length in range(1, len(ids) + 1) if tail[-length:] == ids[:length]]
+    special = await renderer.special(ids[: max(overlaps, default=1)])
+    flags = behind.flags - {SpliceFlag.SOFT_BOUNDARY} if special.intersection(ids[:1]) else behind.flags
+    closes = [length for length in overlaps if sum(one in special for one in ids[:length]) == 1]
+    return FragmentIds(behind.ids[max(closes, default=0) :], flags)

@@ -35,6 +35,7 @@ TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, LookupError, Att
 
 class AddedToken(Protocol):
     content: str
+    special: bool
 
 
 class Tokenizer(Protocol):
@@ -93,9 +94,10 @@ class LocalRenderer:
         self._lock = threading.Lock()
         self._threads = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="renderer")
         self.stop_token_ids = frozenset(stop_token_ids)
-        added = {int(token_id): token.content for token_id, token in tokenizer.added_tokens_decoder.items()}
+        added = {int(token_id): token for token_id, token in tokenizer.added_tokens_decoder.items()}
+        self._special = frozenset(token_id for token_id, token in added.items() if token.special)
         self.tokens = SpecialTokens(
-            texts=tuple(added.values()),
+            texts=tuple(token.content for token in added.values()),
             stops=tuple(self._decode([token_id]) for token_id in sorted(self.stop_token_ids)),
         )
         self.vocabulary_size = vocabulary_size
@@ -138,6 +140,9 @@ class LocalRenderer:
 
     async def decode(self, ids: Sequence[int]) -> str:
         return await self._in_thread(lambda: self._decode(ids))
+
+    async def special(self, ids: Sequence[int]) -> frozenset[int]:
+        return self._special.intersection(ids)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

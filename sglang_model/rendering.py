@@ -48,3 +48,6 @@ class Renderer(Protocol):
 
     async def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens kept, no clean-up of spaces."""
+
+    async def special(self, ids: Sequence[int]) -> frozenset[int]:
+        """Those of `ids` that are control tokens and no text: what `skip_special_tokens` hides."""

@@ -112,6 +112,27 @@ class ServerRenderer:
             )
         return text
 
+    async def special(self, ids: Sequence[int]) -> frozenset[int]:
+        """Ids whose text disappears when special tokens are hidden; some tokens of plain text have none at all."""
+        hidden = [token_id for token_id, text in await self._texts(ids, hide_special=True) if not text]
+        return frozenset(token_id for token_id, text in await self._texts(hidden, hide_special=False) if text)
+
+    async def _texts(self, ids: Sequence[int], *, hide_special: bool) -> list[tuple[int, str]]:
+        """Each distinct id with its own text, in one call."""
+        distinct = list(dict.fromkeys(ids))
+        if not distinct:
+            return []
+        answer = await self._client.create_detokenize(
+            model=self._model, tokens=[[token_id] for token_id in distinct], skip_special_tokens=hide_special
+        )
+        texts = answer.get("text")
+        if not isinstance(texts, list) or len(texts) != len(distinct):
+            raise UpstreamContractError(
+                f"{self._client.name}: expected {len(distinct)} texts in the engine's /detokenize answer, got "
+                f"{len(texts) if isinstance(texts, list) else type(texts).__name__}"
+            )
+        return list(zip(distinct, map(str, texts), strict=True))
+
     async def _tokenize(self, body: dict[str, object]) -> TokenIds:
         answer = await self._client.create_tokenize(**body)
         try:

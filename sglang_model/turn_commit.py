@@ -28,16 +28,32 @@ def finished_turn(
         return None
     matched = (choice.model_extra or {}).get("matched_stop")
     finish = EngineFinish(choice.finish_reason, matched if type(matched) in (int, str) else None)
-    stop_strings = any(body.get(name) for name in ("stop", "stop_regex"))
     return FinishedTurn(
         reply=message.model_dump(exclude=CARRIED, exclude_none=True),
         prompt_token_ids=message.prompt_token_ids,
         generation_token_ids=message.generation_token_ids,
         finish=choice.finish_reason,
         stop_token_id=stop_token_id(
-            finish, message.generation_token_ids, known_stops, stop_strings=stop_strings
+            finish, message.generation_token_ids, known_stops, stop_strings=has_stop_strings(body)
         ),
     )
+
+
+def doubtful_stop(completion: NeMoGymChatCompletion, body: Mapping[str, object]) -> int | None:
+    """The last sampled id of a turn of which it is not known whether that or a stop string ended it.
+
+    After a tool parse SGLang's chat no longer says what matched, and the request had stop strings.
+    """
+    choice = completion.choices[0]
+    message = choice.message
+    if not isinstance(message, NeMoGymChatCompletionMessageForTraining) or not message.generation_token_ids:
+        return None
+    forgotten = (choice.model_extra or {}).get("matched_stop") is None and choice.finish_reason != "length"
+    return message.generation_token_ids[-1] if forgotten and has_stop_strings(body) else None
+
+
+def has_stop_strings(body: Mapping[str, object]) -> bool:
+    return any(body.get(name) for name in ("stop", "stop_regex"))
 
 
 def without_token_ids(message: NeMoGymChatCompletionMessage) -> NeMoGymChatCompletionMessage:
