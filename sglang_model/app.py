@@ -7,6 +7,7 @@ front (with which ids the prompt begins), a commit behind.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,9 @@ from vllm_model.chat_body import Body, messages_of, require_one_choice
 from vllm_model.engine_answer import message_of
 
 __all__ = ["SGLangModel", "SGLangModelConfig"]
+
+MESSAGES_ON_THE_LOOP = 50
+"""Conversations of more messages are digested in a thread: 700 take 10 ms, and a thread costs 0.1 ms."""
 
 
 class SGLangModel(VLLMModel):
@@ -98,12 +102,17 @@ class SGLangModel(VLLMModel):
         return completion
 
     async def _plan(self, request: Request, body: Body, renderer: Renderer) -> PromptPlan:
-        conversation = self._history.conversation(
+        messages = messages_of(body)
+        inputs = (
             str(request.session[SESSION_ID_KEY]),
-            messages_of(body),
+            messages,
             chat_request.rendered_tools(body),
             chat_request.rendering_kwargs(body),
         )
+        if len(messages) > MESSAGES_ON_THE_LOOP:
+            conversation = await asyncio.to_thread(self._history.conversation, *inputs)
+        else:
+            conversation = self._history.conversation(*inputs)
         return await self._history.plan(conversation, renderer)
 
     async def _remember(
