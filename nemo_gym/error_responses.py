@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nemo_gym.errors import GymError, RequestError, UpstreamUnavailableError
 from nemo_gym.json_response import json_response
 from nemo_gym.request_id import REQUEST_ID_HEADER, choose_request_id
-from nemo_gym.response_headers import collected_headers
+from nemo_gym.response_headers import collected_headers, start_collecting
 from nemo_gym.validation_errors import request_error
 
 _UNFORESEEN: Final = "internal_error"
@@ -67,6 +67,7 @@ class ErrorMiddleware:
             await self.app(scope, receive, send)
             return
         request_id = choose_request_id(scope)
+        start_collecting(scope)
         started = False
 
         async def send_with_headers(message: Message) -> None:

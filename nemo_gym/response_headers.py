@@ -10,6 +10,11 @@ from starlette.types import Scope
 _SCOPE_KEY: Final = "nemo_gym.response_headers"
 
 
+def start_collecting(scope: Scope) -> None:
+    """Make the place for headers, in the outermost layer: those below may hand a copy of the scope on."""
+    scope[_SCOPE_KEY] = {}
+
+
 def add_response_header(request: HTTPConnection, name: str, value: str) -> None:
     """Send `name: value` with the response to `request`; models have no room for headers."""
     request.scope.setdefault(_SCOPE_KEY, {})[name] = value
