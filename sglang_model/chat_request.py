@@ -33,9 +33,22 @@ def without_vllm_token_id_request(body: Body) -> Body:
 
 
 def rendered_tools(body: Mapping[str, object]) -> list[Mapping[str, object]] | None:
-    """The tools that the prompt shows: none when `tool_choice` forbids calls, as SGLang's chat does it."""
-    tools = body.get("tools")
-    return tools if isinstance(tools, list) and tools and body.get("tool_choice") != "none" else None
+    """The tools that the prompt shows, as SGLang's chat does it.
+
+    None when `tool_choice` forbids calls, and the one that it names when it names one.
+    """
+    tools, choice = body.get("tools"), body.get("tool_choice")
+    if not isinstance(tools, list) or not tools or choice == "none":
+        return None
+    named = choice.get("function") if isinstance(choice, Mapping) else None
+    if not isinstance(named, Mapping):
+        return tools
+    return [tool for tool in tools if _name_of(tool) == named.get("name")] or None
+
+
+def _name_of(tool: Mapping[str, object]) -> object:
+    function = tool.get("function")
+    return function.get("name") if isinstance(function, Mapping) else None
 
 
 def rendering_kwargs(body: Mapping[str, object]) -> dict[str, object]:
