@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import orjson
@@ -38,6 +40,7 @@ TASKS = 2
 REPEATS = 4
 CALLS = 4
 REPLICAS = 8
+CONTEXT_LENGTH = 8192
 TOKEN_FIELDS = {"prompt_token_ids", "generation_token_ids", "generation_log_probs"}
 
 Item = dict[str, object]
@@ -54,19 +57,30 @@ class Run:
     gym: RealGym
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return asyncio.run(run_gym(tmp_path_factory.mktemp("gym")))
+SETTINGS = "++policy_model.responses_api_models.sglang_model"
+FLAVOURS = {
+    "chat": ["--model-type", "sglang_model"],
+    "generate": [
+        *("--model-type", "sglang_model/sglang_model_for_training_generate"),
+        f"{SETTINGS}.context_length={CONTEXT_LENGTH}",
+        f"{SETTINGS}.sglang_renderer=server",  # the embedded engine's tokenizer is in no repository
+    ],
+}
 
 
-async def run_gym(directory: Path) -> Run:
+@pytest.fixture(scope="module", params=FLAVOURS)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return asyncio.run(run_gym(tmp_path_factory.mktemp("gym"), FLAVOURS[request.param]))
+
+
+async def run_gym(directory: Path, flavour: list[str]) -> Run:
     """As README.md has it: write the plugin, `gym env start`, `gym eval run`, Ctrl-C."""
     write_gym_plugin(directory)
     gym = RealGym(HOME, directory)
     gym.lend_environment_to("responses_api_agents/simple_agent", f"resources_servers/{ENVIRONMENT}")
-    engine = create_engine_app(EngineSettings(rules=script(), context_length=8192))
+    engine = create_engine_app(EngineSettings(rules=script(), context_length=CONTEXT_LENGTH))
     output = directory / "rollouts.jsonl"
-    async with replicas(engine) as urls, gym.servers(*start_arguments(urls)) as servers:
+    async with replicas(engine) as urls, gym.servers(*flavour, *start_arguments(urls)) as servers:
         await gym.collect(
             output,
             *("--agent", AGENT, "--input", DATA, "--limit", str(TASKS), "--num-repeats", str(REPEATS)),
@@ -81,15 +95,17 @@ async def run_gym(directory: Path) -> Run:
 
 def start_arguments(urls: list[str]) -> list[str]:
     return [
-        *("--model-type", "sglang_model", "--resources-server", ENVIRONMENT),
-        *("--model", "embedded-engine", "--model-api-key", "x"),
+        *("--resources-server", ENVIRONMENT, "--model", "embedded-engine", "--model-api-key", "x"),
         f"++policy_base_url=[{','.join(urls)}]",
         "+skip_venv_if_present=true",
     ]
 
 
 def script() -> tuple[Rule, ...]:
-    """What the model says in each turn. Every episode ends with another text, and one of them miscounts."""
+    """What the model says in each turn. Every episode ends with another text, and one of them miscounts.
+
+    Arguments are spelt as no template spells them, so a history that is rendered again shows.
+    """
     results = "<tool_response>"
     last = [
         Rule(
@@ -110,7 +126,7 @@ def script() -> tuple[Rule, ...]:
 
 
 def tool_call(name: str, count: int | None = None) -> str:
-    arguments = "{}" if count is None else f'{{"count": {count}}}'
+    arguments = "{}" if count is None else f'{{"count":{count}}}'
     call = f'{{"name": "{name}", "arguments": {arguments}}}'
     return f"<think>\nNext.\n</think>\n\n<tool_call>\n{call}\n</tool_call>"
 
@@ -145,14 +161,23 @@ def turns(rollout: Item) -> list[TurnTokens]:
     return [TurnTokens.of_output_item(items[-1]) for items in model_calls(rollout)]
 
 
-def requests_by_episode(engine: Engine) -> dict[tuple[str, int], list[str]]:
-    """The addresses that the requests of each episode came to; Gym seeds the repeats of a task differently."""
+def addresses_by_episode(engine: Engine) -> dict[tuple[str, int], list[str]]:
+    """The addresses that the model calls of each episode came to; Gym seeds the repeats of a task differently."""
     addresses = defaultdict(list)
     for request in engine.requests:
+        body: Any = request.body
         if request.path == "/v1/chat/completions":
-            body: Item = request.body  # type: ignore[assignment]
-            task = next(message["content"] for message in body["messages"] if message["role"] == "user")  # type: ignore[attr-defined]
-            addresses[task, body["seed"]].append(request.headers["host"])
+            prompt, seed = orjson.dumps(body["messages"]).decode(), body["seed"]
+        elif request.path == "/generate":
+            prompt, seed = (
+                engine.tokenizer.decode(body["input_ids"]),
+                body["sampling_params"]["sampling_seed"],
+            )
+        else:
+            continue
+        task = re.search(r"add \d then add \d", prompt)
+        assert task is not None
+        addresses[task.group(), seed].append(request.headers["host"])
     return addresses
 
 
@@ -192,7 +217,7 @@ def test_each_prompt_begins_with_all_that_was_seen_and_sampled_before_as_nemo_rl
 
 def test_the_cookies_keep_an_episode_in_one_session_and_episodes_apart(run: Run) -> None:
     """A session has one replica. Eight sessions that are one are on one replica, eight that are not hardly ever."""
-    episodes = requests_by_episode(run.engine)
+    episodes = addresses_by_episode(run.engine)
     assert sorted(seed for _, seed in episodes) == sorted([*range(REPEATS)] * TASKS)
     assert [len(addresses) for addresses in episodes.values()] == [CALLS] * TASKS * REPEATS
     assert [len(set(addresses)) for addresses in episodes.values()] == [1] * TASKS * REPEATS
