@@ -185,21 +185,31 @@ async def test_a_tool_call_with_stop_strings_in_the_request_ends_at_its_end_toke
     assert second.choice["sglang"]["flags"] == []
 
 
-@SETUPS
-async def test_a_turn_ended_by_its_own_call_tag_goes_on_behind_it(transport, renderer):
-    """A stop string that is the end of a call: no end token was sampled, so the close is new.
-
-    The engine's own rendering does not say which token ends turns; a turn before shows it.
-    """
-    engine = scripted("Hello there!", PARIS + "\nmore", "ok", tool_call_parser=None)
-    async with served_by(engine, transport, renderer) as client:
-        agent = Agent(client, engine, tools=TOOLS, stop=["</tool_call>"], no_stop_trim=True)
-        await agent.ask("hi")
-        first = await agent.ask("weather")
-        following = agent.results("sunny") if transport == "generate" else [user("sunny")]
-        second = await agent.ask(*following)
+@pytest.mark.parametrize("transport", ["generate", "chat"])
+async def test_a_call_without_an_end_token_is_closed_in_the_next_prompt(transport):
+    """The budget ran out behind the call, or a stop string was its closing tag."""
+    engine = scripted(PARIS + "\nand more", "ok")
+    budget = len(engine.tokenizer.encode(PARIS))
+    async with served_by(engine, transport) as client:
+        agent = Agent(client, engine, tools=TOOLS)
+        first = await agent.ask("weather", max_tokens=budget)
+        second = await agent.ask(*agent.results("sunny"))
     assert engine.tokenizer.decode(first.generation).endswith("</tool_call>")
-    assert text_behind(first, second, engine).startswith("<|im_end|>\n<|im_start|>user\n")
+    assert first.choice["finish_reason"] == "length"
+    assert text_behind(first, second, engine).startswith("<|im_end|>\n<|im_start|>user\n<tool_response>")
+
+
+@pytest.mark.parametrize("transport", ["generate", "chat"])
+async def test_with_the_engines_rendering_such_a_call_starts_a_new_segment_and_says_so(transport):
+    """/tokenize shows no conversation that ends with the call, so the end of its turn cannot be proved."""
+    engine = scripted("Hello there!", PARIS + "\nand more", "ok")
+    budget = len(engine.tokenizer.encode(PARIS))
+    async with served_by(engine, transport, "server") as client:
+        agent = Agent(client, engine, tools=TOOLS)
+        await agent.ask("hi")
+        await agent.ask("weather", max_tokens=budget)
+        second = await agent.ask(*agent.results("sunny"))
+    assert second.history == ("rerendered", "turn_end_not_found")
 
 
 @SETUPS
