@@ -74,7 +74,7 @@ class SGLangModel(VLLMModel):
 
     def _preprocess_chat_completion_create_params(self, request: Request, body_dict: Body) -> Body:
         body = super()._preprocess_chat_completion_create_params(request, body_dict)
-        body = chat_request.without_carried_token_ids(body)
+        body = chat_request.without_nulls(chat_request.without_carried_token_ids(body))
         if self.config.transport == "generate":
             require_one_choice(body)
             return chat_request.without_vllm_token_id_request(body)

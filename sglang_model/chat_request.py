@@ -32,6 +32,15 @@ def without_vllm_token_id_request(body: Body) -> Body:
     return {key: value for key, value in body.items() if key not in VLLM_TOKEN_ID_FIELDS}
 
 
+def without_nulls(body: Body) -> Body:
+    """The fields that say something.
+
+    SGLang's chat refuses `n`, the penalties and every switch that are null (0.5.13, 0.5.23), and clients that dump
+    their unset fields send them so.
+    """
+    return {key: value for key, value in body.items() if value is not None}
+
+
 def rendered_tools(body: Mapping[str, object]) -> list[Mapping[str, object]] | None:
     """The tools that the prompt shows, as SGLang's chat does it.
 
