@@ -2,10 +2,10 @@
 
     python benchmarks/history_cost.py [--longest 131072]
 
-The server runs under uvicorn in a process of its own, on `transport: generate` with a local tokenizer, in front of an engine
-that answers at once; an agent runs tool rounds of about 350 tokens through it. Spliced and rendered whole, side by side in one
-run. CPU time is the server's, from /proc. The stall is how long `GET /`, asked for every few milliseconds from a third
-process, took at worst during the turn, less what it takes on an idle server. Linux only.
+The server runs under uvicorn in a process of its own, on `transport: generate` with a local tokenizer, in front of an
+engine that answers at once; an agent runs tool rounds of about 350 tokens through it. Spliced and rendered whole, side
+by side in one run. CPU time is the server's, from /proc. The stall is how long `GET /`, asked for every few
+milliseconds from a third process, took at worst during the turn, less what it takes on an idle server. Linux only.
 """
 
 from __future__ import annotations
