@@ -140,11 +140,7 @@ def _given_meaning(message: Mapping[str, object]) -> dict[str, object]:
     for key, value in message.items():
         if key in _IGNORED_KEYS or _is_empty(value):
             continue
-        if key == "content":
-            value = _given_content(value)
-        elif key == "tool_calls":
-            value = _tool_calls(value)
-        meaning[key] = value
+        meaning[key] = _given_content(value) if key == "content" else value
     return meaning
 
 

@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 class MissReason(StrEnum):
-    """Why the ids of a conversation's last assistant turn are not known."""
+    """Why the ids of a conversation are not known up to its last assistant turn."""
 
     NEW_CONVERSATION = "new_conversation"
     """The request has no assistant turn, so nothing was sampled for it yet."""
@@ -78,8 +78,8 @@ class Match:
     `token_ids` are its prompt ids and, from `prompt_length` on, the sampled ids; the array is the caller's
     own. `messages` is how many messages of the request it covers, its reply included. `ambiguous`: turns
     with other ids have the same visible text, the reasoning in the request did not decide, and this is the
-    latest of them. `shortfall`: why an assistant turn behind this one is not known; None when this is the
-    request's last.
+    latest of them. `shortfall`: why the assistant turns behind this one are not known; None when there are
+    none.
     """
 
     handle: TurnHandle
@@ -101,6 +101,7 @@ class PackedTurn(NamedTuple):
 
     @classmethod
     def of(cls, turn: Turn) -> PackedTurn:
+        pack_ids([] if turn.stop_token_id is None else [turn.stop_token_id])  # refuses what is no id
         prompt = pack_ids(turn.prompt_token_ids)
         hash(prompt)  # bytes keep their hash, and the pool will ask for it under the lock
         return cls(prompt, PackedIds(prompt + pack_ids(turn.generation_token_ids)), turn)
@@ -176,17 +177,24 @@ class SessionTree:
 
         Only the prefixes that end with an assistant message are looked up, the longest first.
         """
-        shortfall: MissReason | None = None
+        unknown: MissReason | None = None
         for end in reversed(conversation.assistant_ends):
             same_meaning = self._twins(conversation.semantic[end])
             turns = [
                 turn for turn in same_meaning if self._renderings[self._row(turn).rendering] == rendering
             ]
             if turns:
-                return self._match(turns, conversation.exact[end], end, shortfall)
-            if shortfall is None:
-                shortfall = self._why_unknown(conversation, end, rendered_otherwise=bool(same_meaning))
-        return shortfall or MissReason.NEW_CONVERSATION
+                return self._match(turns, conversation.exact[end], end, unknown)
+            if same_meaning:
+                why = MissReason.RENDERING_CHANGED
+            elif conversation.semantic[end - 1] in self._turn_of:
+                why = MissReason.ASSISTANT_EDITED
+            else:
+                why = MissReason.EVICTED if self.lost_turns else MissReason.NO_MATCHING_TURN
+            # An edit makes every turn behind it unknown too, so a reason that names the cause stays.
+            if unknown not in (MissReason.RENDERING_CHANGED, MissReason.ASSISTANT_EDITED):
+                unknown = why
+        return unknown or MissReason.NEW_CONVERSATION
 
     def add(self, packed: PackedTurn, parent: TurnHandle | None, pool: PromptPool) -> None:
         """Store a turn; only the ids that neither `parent` nor the session's latest turn begins with take
@@ -251,15 +259,6 @@ class SessionTree:
             shortfall=shortfall,
         )
 
-    def _why_unknown(
-        self, conversation: ConversationDigests, end: int, *, rendered_otherwise: bool
-    ) -> MissReason:
-        if rendered_otherwise:
-            return MissReason.RENDERING_CHANGED
-        if conversation.semantic[end - 1] in self._turn_of:
-            return MissReason.ASSISTANT_EDITED
-        return MissReason.EVICTED if self.lost_turns else MissReason.NO_MATCHING_TURN
-
     def _add_ids(self, packed: PackedTurn, parent: TurnHandle | None, pool: PromptPool) -> int:
         turns = {self._latest} if parent is None else {self._latest, parent.turn}
         bases = [self._row(turn).sequence for turn in turns if turn != _NO_TURN]
@@ -276,7 +275,7 @@ class SessionTree:
         order = [turn, *(twin for twin in twins if twin != turn)]
         for twin, older in zip(order, [*order[1:], _NO_TURN], strict=True):
             _OLDER.pack_into(self._rows, twin * _ROW.size + _OLDER_OFFSET, older)
-        self._turn_of[digest] = self._latest = turn
+        self._turn_of[digest] = turn
 
 
 def _place(values: list[_T], value: _T) -> int:

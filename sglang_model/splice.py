@@ -175,6 +175,9 @@ def _prove(
     if isinstance(shown, Refusal):
         return shown
     view = replace(view, bound=shown.bound(view.tail), closing=shown.closing(reply.new_messages))
+    if cut is not None and cut.position > (view.bound or 0):
+        # A new text begins like the last position's close; what the reply owns ends in front of it.
+        cut = None
     if cut is None and suffix is not None:
         cut = pinned_cut(view, stop, suffix)
     if cut is None:

@@ -77,11 +77,6 @@ def report(templates: Mapping[str, str]) -> str:
     return _markdown(*_measured(templates))
 
 
-def family_report() -> str:
-    """The same for the template families of our own."""
-    return _markdown(_measured_families(), [])
-
-
 def _measured(templates: Mapping[str, str]) -> tuple[list[TemplateResult], list[str]]:
     known = {name: facts_of(name, text) for name, text in templates.items()}
     results = [measure(name, templates[name], facts) for name, facts in known.items() if facts is not None]
@@ -104,8 +99,7 @@ def _markdown(results: Sequence[TemplateResult], unknown: Sequence[str]) -> str:
 
 def _totals(results: Sequence[TemplateResult]) -> list[str]:
     lines = [
-        "| renderer | templates | scored | right | refused | wrong | rejected | calls not written | lost "
-        "| foreign |",
+        "| renderer | templates | scored | right | refused | wrong | rejected | no calls | lost | foreign |",
         "| --- | --: | --: | --: | --: | --: | --: | --: | --: | --: |",
     ]
     for label, sets in (

@@ -92,8 +92,7 @@ class SpecialTokens:
         """Whether `text` may count as the mark of a turn's end, not as ordinary text that happened to stop
         it.
         """
-        known = self.texts or self.stops
-        return text in known or (text in self.stops and bool(text.strip()))
+        return text in self.texts or (text in self.stops and bool(text.strip()))
 
     def with_token(self, text: str) -> SpecialTokens:
         """The same tokens, knowing that `text` is a token too."""
@@ -176,6 +175,8 @@ class SpliceFlag(Enum):
     """
     FOREIGN_STOP = "foreign_stop"
     """The sampled stop token has no place in the template at this turn's end; it stays as an extra token."""
+    END_SKIPPED = "end_skipped"
+    """The sampled stop token stands behind another end of the turn, which was never sampled."""
     CLOSE_DIFFERS_IN_HISTORY = "close_differs_in_history"
     """The template closes this turn differently once other messages follow it."""
     ORDINARY_STOP_TOKEN = "ordinary_stop_token"  # noqa: S105

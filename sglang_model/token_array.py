@@ -61,7 +61,7 @@ class SharedSequences:
     """Sequences of ids, numbered from 0. Each is the first ids of an earlier one, then ids of its own.
 
     Invariant: `sequence(add(ids, ...)) == ids`, whatever is offered as a base. How much is shared is found by
-    comparing the ids, never taken from the caller.
+    comparing the ids, never taken from the caller. Each shares more with its base than the base with its own.
     """
 
     __slots__ = ("_links", "_own", "stored")
@@ -93,7 +93,7 @@ class SharedSequences:
             count = common_prefix(self.sequence(base), ids)
             if count > shared:
                 best, shared = base, count
-        # Straight to the one that owns the last shared id, or a thousand retries make a chain of a thousand.
+        # Straight to the one that owns the last shared id: a thousand retries are no chain of a thousand.
         while best is not None and shared <= self._shared(best):
             best = self._base(best)
         return best, shared
@@ -104,10 +104,8 @@ class SharedSequences:
         wanted = self.length(index)
         while wanted:
             shared = self._shared(index)
-            if wanted > shared:
-                pieces.append(self._own[index][: (wanted - shared) * ID_SIZE])
-                wanted = shared
-            index = self._base(index)
+            pieces.append(self._own[index][: (wanted - shared) * ID_SIZE])
+            wanted, index = shared, self._base(index)
         return PackedIds(b"".join(reversed(pieces)))
 
     def length(self, index: int) -> int:

@@ -56,7 +56,7 @@ class TurnView:
         """Step 4: length of the text with which the reply closes itself, cutting no special token."""
         if self.last is None:
             return 0
-        length = common_prefix_length(self.tail, self.last)
+        length = common_prefix_length(self.tail[: self.bound], self.last)
         for text in (self.tail, self.last):
             for span in self.tokens.spans(text, length + self.tokens.longest):
                 if span.start < length < span.end:
@@ -87,11 +87,12 @@ def plain_cut(view: TurnView, stop: str | None) -> Cut | None:
     """
     if stop is None:
         return None if view.calls else _cut_off_text(view)
+    flags = _NO_FLAGS
     for span in view.tokens.spans(view.tail, view.owned):
         if span.text == stop:
-            return Cut(span.end)
+            return Cut(span.end, flags)
         if view.is_stop(span.text):
-            return None
+            flags = frozenset({SpliceFlag.END_SKIPPED})
     return None
 
 
@@ -222,7 +223,10 @@ def _cut_without_end(view: TurnView, stop: str) -> Cut | None:
         return Cut(len(closers), flags) if closers is not None and view.tail.startswith(closers) else None
     if view.last is None:
         return Cut(0, flags) if len(view.tokens.spans(view.tail, view.bound)) <= 1 else None
-    return Cut(0, flags) if {span.text for span in view.tokens.spans(view.last)} <= {stop} else None
+    ahead = view.tokens.spans(view.tail, view.bound)
+    header = len(ahead) == 1 and ahead[0].end <= view.owned and _heads_a_prompt(view, ahead[0])
+    unended = {span.text for span in view.tokens.spans(view.last)} <= {stop}
+    return Cut(0, flags) if header or unended else None
 
 
 def _cut_off_text(view: TurnView) -> Cut:

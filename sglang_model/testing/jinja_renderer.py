@@ -56,6 +56,18 @@ def _strftime_now(pattern: str) -> str:
     return datetime.now().strftime(pattern)  # noqa: DTZ005 (local time, as transformers gives)
 
 
+# A template is a program: any of its operations may not fit the messages.
+_RAISED = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+
+
 class JinjaRenderer:
     """One compiled template with its tokenizer's special-token variables. Renders the same request alike
     every time unless the template itself asks for the date.
@@ -82,7 +94,6 @@ class JinjaRenderer:
                 add_generation_prompt=request.add_generation_prompt,
                 **variables,
             )
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
-            # A template is a program: any of its operations may not fit the messages.
+        except _RAISED as error:
             return RenderFailed(f"{type(error).__name__}: {error}")
         return Rendered(text)

@@ -94,10 +94,9 @@ def judge(
 
 
 def request_for(shape: Shape, facts: TemplateFacts) -> SpliceRequest:
-    """The splice of a shape, as a server asks for it that knows the engine's stop tokens and the tokenizer."""
-    stop = {"stop": facts.call_end if shape.calls else facts.text_stop, "foreign": facts.foreign}.get(
-        shape.end
-    )
+    """The splice of a shape, as a server asks for it that knows the engine's stops and the tokenizer."""
+    usual = facts.call_end if shape.calls else facts.text_stop
+    stop = {"stop": usual, "foreign": facts.foreign}.get(shape.end)
     return SpliceRequest(
         previous=shape.previous,
         assistant=shape.assistant,
@@ -141,7 +140,7 @@ def expected_fragment(
 
 
 def _real_rendering(request: SpliceRequest, reply_word: str, render: Render) -> str | None:
-    """The conversation in the first form of its messages that shows the reply; None if the template raises."""
+    """The conversation in the first form that shows the reply; None if the template raises on all."""
     messages = (*request.previous, request.assistant, *request.new_messages)
     parts_only = MessageForms(text_parts=TextParts.WRAPPED)
     texts = []

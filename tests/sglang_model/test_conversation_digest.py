@@ -45,6 +45,15 @@ SAME = {
         user("hi"),
         user([{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]),
     ),
+    "a cache mark on the message": (user("hi"), {**user("hi"), "cache_control": {"type": "ephemeral"}}),
+    "a cache mark on an image": (
+        user([{"type": "file", "file": {"id": "f"}}]),
+        user([{"type": "file", "file": {"id": "f"}, "cache_control": {"type": "ephemeral"}, "x": None}]),
+    ),
+    "reasoning in front of an image": (
+        assistant(["<think>hm</think>ab", {"type": "image_url", "image_url": "data:1"}]),
+        assistant(["ab", {"type": "image_url", "image_url": "data:1"}]),
+    ),
     "order of argument keys": (with_arguments('{"a":1,"b":2}'), with_arguments('{"b": 2, "a": 1}')),
     "spaces in arguments": (with_arguments('{"a":[1,2]}'), with_arguments('{ "a" : [ 1,\n2 ] }')),
     "escapes in arguments": (
@@ -158,6 +167,14 @@ DIFFERENT = {
         user([{"type": "image_url", "image_url": {"url": "data:1"}}]),
         user([{"type": "image_url", "image_url": {"url": "data:2"}}]),
     ),
+    "an image in front of text and behind it": (
+        assistant(["ab", {"type": "image_url", "image_url": "data:1"}]),
+        assistant([{"type": "image_url", "image_url": "data:1"}, "ab"]),
+    ),
+    "an assistant's name": (assistant("x", name="ann"), assistant("x")),
+    "a call of the old API": (assistant(None, function_call={"name": "f"}), assistant(None)),
+    "an answer in sound": (assistant(None, audio={"id": "a"}), assistant(None, audio={"id": "b"})),
+    "no role": ({"text": "x"}, assistant("x")),
     "a refusal": (assistant(None, refusal="no"), assistant(None)),
     "a refusal part": (assistant([{"type": "refusal", "refusal": "no"}]), assistant("no")),
     "composed and decomposed letters": (user("é"), user("e\u0301")),

@@ -119,6 +119,25 @@ def test_an_edit_of_the_last_reply_leaves_the_turn_before_it_and_says_so(session
     assert match.shortfall is MissReason.ASSISTANT_EDITED
 
 
+def test_an_edit_is_named_although_every_turn_behind_it_is_unknown_too(session: Session) -> None:
+    first = [user("u"), assistant("a"), user("v")]
+    session.sample(first[:1], assistant("a"), [1], [2])
+    session.sample(first, assistant("b"), [3], [4])
+    behind = [user("w"), assistant("c"), user("x")]
+    session.sample([*first, assistant("b"), *behind[:1]], assistant("c"), [5], [6])
+    match = session.match([*first, assistant("edited"), *behind])
+    assert (match.messages, match.shortfall) == (2, MissReason.ASSISTANT_EDITED)
+    assert session.find([user("u"), assistant("edited"), *behind]) is MissReason.ASSISTANT_EDITED
+
+
+def test_a_turn_that_went_on_after_an_assistant_message_leaves_that_turn_as_it_was(session: Session) -> None:
+    session.sample([user("u")], assistant("a"), [1], [2])
+    session.sample([user("u"), assistant("a")], assistant("b"), [3], [4])
+    assert session.match([user("u"), assistant("a"), user("v")]).token_ids.tolist() == [1, 2]
+    both = session.match([user("u"), assistant("a"), assistant("b"), user("v")])
+    assert both.token_ids.tolist() == [1, 2, 3, 4]
+
+
 def test_an_edit_further_up_matches_nothing_behind_it(session: Session) -> None:
     first = [user("u"), assistant("a"), user("v")]
     session.sample(first[:1], assistant("a"), [1], [2])
@@ -283,6 +302,15 @@ def test_a_turn_must_end_with_the_reply() -> None:
 def test_an_id_of_more_than_32_bits_is_refused_and_nothing_is_stored(session: Session) -> None:
     with pytest.raises(UpstreamContractError):
         session.sample([user("u")], assistant("a"), [1], [2**32])
+    assert session.store.size() == StoreSize(0, 0, 0)
+
+
+@pytest.mark.parametrize("stop", [-1, 2**63, "151645"])
+def test_a_stop_token_that_is_no_id_is_refused_and_nothing_is_stored(session: Session, stop: int) -> None:
+    with pytest.raises(UpstreamContractError):
+        session.store.commit(
+            "s", None, finished_turn([user("u")], assistant("a"), [1], [2], stop_token_id=stop)
+        )
     assert session.store.size() == StoreSize(0, 0, 0)
 
 
@@ -538,6 +566,13 @@ def test_a_group_of_rollouts_stores_its_prompt_once() -> None:
     assert last.match([user("u"), assistant("a7"), user("v")]).token_ids.tolist() == [*prompt, 5007, END]
     store.forget(last.id)
     assert store.size() == StoreSize(0, 0, 0)
+
+
+def test_a_turn_shares_its_parents_ids_although_others_were_stored_in_between(session: Session) -> None:
+    session.sample([user("u")], assistant("a"), ids_from(1, 1000), [2])
+    session.sample([user("sub-agent")], assistant("b"), ids_from(2, 1000), [3])
+    session.sample([user("u"), assistant("a"), user("v")], assistant("c"), [4], [5])
+    assert session.store.size().tokens == 1001 + 1001 + 2
 
 
 def test_a_history_that_is_rendered_anew_each_turn_stores_what_changed() -> None:

@@ -30,6 +30,12 @@ def seen(messages: list[Message]) -> list[Message]:
     return [{key: value for key, value in message.items() if key != "reasoning"} for message in messages]
 
 
+def most_telling(reasons: list[MissReason]) -> MissReason | None:
+    """Of the reasons for turns that are not known, the last turn's first."""
+    causes = [why for why in reasons if why in (MissReason.RENDERING_CHANGED, MissReason.ASSISTANT_EDITED)]
+    return next(iter([*causes, *reasons]), None)
+
+
 @dataclass
 class KnownTurn:
     conversation: list[Message]
@@ -63,7 +69,7 @@ class Model:
                 return MissReason.NEW_CONVERSATION
             return MissReason.EVICTED if name in self.evicted else MissReason.NO_SESSION
         session = self.touch(name)
-        shortfall = None
+        reasons: list[MissReason] = []
         for end in range(len(messages), 0, -1):
             if messages[end - 1]["role"] != "assistant":
                 continue
@@ -71,10 +77,15 @@ class Model:
             usable = [turn for turn in alike if turn.rendering == rendering]
             if usable:
                 as_sent = [turn for turn in usable if turn.conversation == messages[:end]] or usable
-                return as_sent[-1].ids, as_sent[-1].prompt_length, end, len(as_sent) > 1, shortfall
-            if shortfall is None:
-                shortfall = self.why(session, messages[:end], rendered_otherwise=bool(alike))
-        return shortfall or MissReason.NEW_CONVERSATION
+                return (
+                    as_sent[-1].ids,
+                    as_sent[-1].prompt_length,
+                    end,
+                    len(as_sent) > 1,
+                    most_telling(reasons),
+                )
+            reasons.append(self.why(session, messages[:end], rendered_otherwise=bool(alike)))
+        return most_telling(reasons) or MissReason.NEW_CONVERSATION
 
     def why(self, session: KnownSession, messages: list[Message], *, rendered_otherwise: bool) -> MissReason:
         if rendered_otherwise:

@@ -254,3 +254,23 @@ def test_fifty_threads_in_one_session_lose_nothing_when_there_is_room() -> None:
     store = InMemorySessionStore()
     assert in_fifty_threads(store, sessions=1, turns=8) == 0
     assert store.size().turns == 50 * 8
+
+
+@pytest.mark.usefixtures("eager_thread_switches")
+def test_fifty_threads_committing_as_fast_as_they_can_lose_no_turn() -> None:
+    dropped: list[int] = []
+    store = InMemorySessionStore(
+        max_sessions=5, on_evict=lambda _reason, turns, _tokens: dropped.append(turns)
+    )
+    start = threading.Barrier(50)
+
+    def commit_many(number: int) -> None:
+        start.wait(30)
+        for count in range(100):
+            turn = finished_turn([user("u")], assistant(f"{number} {count}"), [1], [2])
+            store.commit(f"s{(number + count) % 7}", None, turn)
+
+    with ThreadPoolExecutor(50) as pool:
+        for running in [pool.submit(commit_many, number) for number in range(50)]:
+            running.result()
+    assert store.size().turns + sum(dropped) == 50 * 100
