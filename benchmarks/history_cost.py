@@ -159,9 +159,7 @@ def main(longest: int) -> None:
         folder = write_tokenizer_folder(Path(name))
         spliced = rollout(folder, longest, splice=True)
         whole = rollout(folder, longest, splice=False)
-    print(
-        "| history, tokens, from | spliced: CPU ms per turn | rendered whole | ratio | worst stall, ms: spliced / whole |"
-    )
+    print("| history, tokens, from | spliced: CPU ms per turn | rendered whole | ratio | worst stall, ms |")
     print("| --: | --: | --: | --: | --: |")
     for sample in filter(None, spliced):
         (cpu, stall), (whole_cpu, whole_stall) = spliced[sample], whole[sample]
