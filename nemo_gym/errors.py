@@ -79,18 +79,25 @@ class UpstreamError(GymError):
 class UpstreamStatusError(UpstreamError):
     """The engine answered with an error status.
 
-    `status` is the engine's; `response_content` its raw body, also after retries. A 4xx is relayed under its own
-    status, because it is the caller's to mend; everything else is a 500.
+    `status` is the engine's; `response_content` its raw body, also after retries, and `engine_message` the sentence
+    in it. A 4xx is relayed under its own status, because it is the caller's to mend; everything else is a 500.
     """
 
     code = "upstream_status"
 
     def __init__(
-        self, message: str, *, status: int, response_content: bytes, code: str | None = None
+        self,
+        message: str,
+        *,
+        status: int,
+        response_content: bytes,
+        engine_message: str = "",
+        code: str | None = None,
     ) -> None:
         super().__init__(message, code=code)
         self.status = status
         self.response_content = response_content
+        self.engine_message = engine_message
         self.status_code = status if 400 <= status < 500 else 500
 
 

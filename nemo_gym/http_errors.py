@@ -70,14 +70,15 @@ def status_error(response: httpx.Response, *, where: str, secret: str = "") -> U
     """Build the error of an answer that is no success; `where` names the call, `secret` must not appear in
     the text."""
     status, content = response.status_code, response.content
+    said = engine_message(content, secret=secret)
     if 300 <= status < 400:
         message = (
             f"{where} answered with status {status}, a redirect{_target(response)}; redirects are not "
             "followed, because a POST would lose its body: set `base_url` to the final address"
         )
     else:
-        message = f"{where} answered with status {status}: {engine_message(content, secret=secret)}"
-    return UpstreamStatusError(message, status=status, response_content=content)
+        message = f"{where} answered with status {status}: {said}"
+    return UpstreamStatusError(message, status=status, response_content=content, engine_message=said)
 
 
 def transport_error(failure: TransportFailure, where: str) -> UpstreamError:

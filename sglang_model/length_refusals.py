@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 SGLANG_PATTERNS = (
-    re.compile(r"is longer than the model's context length \(\d+ tokens\)"),
+    re.compile(r"The input \(\d+ tokens\) is longer than the model's context length \(\d+ tokens\)"),
     re.compile(r"Input length \(\d+ tokens\) exceeds the maximum allowed length \(\d+ tokens\)"),
     re.compile(
-        r"exceeds the model's maximum context length of (?P<limit>\d+) tokens\. You requested a total of \d+ tokens: "
+        r"Requested token count exceeds the model's maximum context length of (?P<limit>\d+) tokens\. You requested a total of \d+ tokens: "
         r"(?P<prompt>\d+) tokens from the input messages"
     ),
     re.compile(

@@ -2,7 +2,8 @@
 
 The two need opposite answers. A prompt at the limit ends the turn with finish_reason "length"; a budget that is too
 large is cut to what fits and sent again. Reading one as the other would end rollouts that have room left, so only a
-sentence that is known is believed, and only under status 400.
+sentence that is known is believed, only under status 400, and only as the beginning of the engine's own message: an
+error may repeat what the caller sent, and a caller must not be able to write such a sentence.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ class LengthRefusal:
 
 VLLM_PATTERNS = (
     re.compile(
-        r"is too large: \d+\. This model's maximum context length is (?P<limit>\d+) tokens and your request has "
-        r"(?P<prompt>\d+) input tokens"
+        r"'max_tokens' or 'max_completion_tokens' is too large: \d+\. This model's maximum context length is "
+        r"(?P<limit>\d+) tokens and your request has (?P<prompt>\d+) input tokens"
     ),
     re.compile(
-        r"maximum context length is (?P<limit>\d+) tokens.{0,20}However, you requested \d+ tokens "
+        r"This model's maximum context length is (?P<limit>\d+) tokens.{0,20}However, you requested \d+ tokens "
         r"\((?P<prompt>\d+) in the messages",
         re.DOTALL,
     ),
-    re.compile(r"maximum context length is \d+ tokens"),
-    re.compile(r"is longer than the maximum model length"),
+    re.compile(r"This model's maximum context length is \d+ tokens"),
+    re.compile(r"The (decoder |encoder )?prompt \(length \d+\) is longer than the maximum model length"),
 )
 """vLLM's and OpenAI's sentences. Named groups give the numbers where the sentence has them."""
 
@@ -52,9 +53,8 @@ def read_length_refusal(
     """
     if error.status != 400:
         return None
-    text = error.response_content.decode("utf-8", errors="replace")
     for pattern in patterns:
-        match = pattern.search(text)
+        match = pattern.match(error.engine_message)
         if match is None:
             continue
         groups = match.groupdict()

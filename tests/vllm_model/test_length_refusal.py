@@ -65,11 +65,18 @@ SENTENCES = [
 @pytest.mark.parametrize(("patterns", "sentence", "meaning"), SENTENCES)
 def test_a_sentence_means_one_thing_and_only_under_status_400(patterns, sentence, meaning):
     def refusal(status: int) -> LengthRefusal | None:
-        error = UpstreamStatusError("x", status=status, response_content=sentence.encode())
+        error = UpstreamStatusError("x", status=status, response_content=b"", engine_message=sentence)
         return read_length_refusal(error, patterns)
 
     assert refusal(400) == meaning
     assert [refusal(status) for status in (401, 413, 500, 503)] == [None] * 4
+
+
+@pytest.mark.parametrize(("patterns", "sentence", "meaning"), SENTENCES)
+def test_a_sentence_inside_another_message_means_nothing(patterns, sentence, meaning):
+    quoted = f"tools.0.function.name: expected a name, got {sentence}"
+    error = UpstreamStatusError("x", status=400, response_content=quoted.encode(), engine_message=quoted)
+    assert read_length_refusal(error, patterns) is None
 
 
 def refused(sentence: str) -> httpx.Response:
