@@ -33,6 +33,7 @@ class Renderers:
         self.profile = self._tested_profile()
         self._checked: set[NeMoGymAsyncOpenAI] = set()
         self._stops: dict[int, str] = {}
+        self._scaffold: tuple[str, ...] | None = None
 
     @property
     def forms(self) -> MessageForms:
@@ -49,11 +50,25 @@ class Renderers:
     async def of(self, client: NeMoGymAsyncOpenAI) -> Renderer:
         """The renderer for a call of this engine. Raises UpstreamContractError when it has another tokenizer."""
         if self.local is None:
-            return ServerRenderer(client, self._config.model, stop_tokens=self._stops.items())
+            return await self._engine_renderer(client)
         if client not in self._checked:
             await self._compare_tokenizers(self.local, client)
             self._checked.add(client)
         return self.local
+
+    async def _engine_renderer(self, client: NeMoGymAsyncOpenAI) -> ServerRenderer:
+        """Knows the template's special tokens: without them few ends of turns can be proved."""
+        model, stops = self._config.model, self._stops.items()
+        if self._scaffold is None and self._config.splices_history:
+            try:
+                self._scaffold = await ServerRenderer(client, model).scaffold()
+            except UpstreamStatusError as error:
+                self._scaffold = ()
+                self._log.warning(
+                    "the engine's special tokens are not known, so more turns start a new segment: %s",
+                    error.message,
+                )
+        return ServerRenderer(client, model, stop_tokens=stops, special_tokens=self._scaffold or ())
 
     async def learn_stop(self, renderer: Renderer, token_id: int) -> None:
         """Remember that the engine ends turns at this token; a tokenizer that is here knows already."""

@@ -22,6 +22,32 @@ from sglang_model.splice_types import Refusal, Rendered, RenderFailed, RenderReq
 
 T = TypeVar("T")
 
+_CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": {}}}
+_LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+SCAFFOLDS = (
+    RenderRequest(
+        messages=(
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b"},
+            {"role": "user", "content": "c"},
+        ),
+        tools=None,
+        chat_template_kwargs={},
+        add_generation_prompt=True,
+    ),
+    RenderRequest(
+        messages=(
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "", "tool_calls": [_CALL]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "c"},
+        ),
+        tools=(_LOOK,),
+        chat_template_kwargs={},
+        add_generation_prompt=True,
+    ),
+)
+"""Conversations with hardly a word of their own: what special tokens they have, the chat template writes."""
+
 
 class _NotEncodedYet(Exception):  # noqa: N818 - a question, not an error
     def __init__(self, text: str) -> None:
@@ -41,13 +67,13 @@ class ServerRenderer:
         model: str,
         *,
         stop_tokens: Iterable[tuple[int, str]] = (),
-        tokens: SpecialTokens | None = None,
+        special_tokens: Iterable[str] = (),
     ) -> None:
         self._client = client
         self._model = model
         stops = dict(stop_tokens)
         self.stop_token_ids = frozenset(stops)
-        self.tokens = tokens or SpecialTokens(stops=tuple(stops.values()))
+        self.tokens = SpecialTokens(tuple(special_tokens), tuple(stops.values()))
 
     async def render(self, request: RenderRequest) -> Rendered | RenderFailed:
         ids = await self._rendered_ids(request)
@@ -116,6 +142,16 @@ class ServerRenderer:
         """Ids whose text disappears when special tokens are hidden; some tokens of plain text have none at all."""
         hidden = [token_id for token_id, text in await self._texts(ids, hide_special=True) if not text]
         return frozenset(token_id for token_id, text in await self._texts(hidden, hide_special=False) if text)
+
+    async def scaffold(self) -> tuple[str, ...]:
+        """Texts of the special tokens that the chat template writes around turns, asked of the engine."""
+        ids: dict[int, None] = {}
+        for request in SCAFFOLDS:
+            rendered = await self._rendered_ids(request)
+            if not isinstance(rendered, RenderFailed):
+                ids.update(dict.fromkeys(rendered))
+        special = await self.special(list(ids))
+        return tuple(text for _, text in await self._texts(sorted(special), hide_special=False))
 
     async def _texts(self, ids: Sequence[int], *, hide_special: bool) -> list[tuple[int, str]]:
         """Each distinct id with its own text, in one call."""

@@ -185,13 +185,17 @@ async def test_a_tool_call_with_stop_strings_in_the_request_ends_at_its_end_toke
     assert second.choice["sglang"]["flags"] == []
 
 
-@pytest.mark.parametrize("transport", ["generate", "chat"])
-async def test_a_call_without_an_end_token_is_closed_in_the_next_prompt(transport):
-    """The budget ran out behind the call, or a stop string was its closing tag."""
-    engine = scripted(PARIS + "\nand more", "ok")
+@SETUPS
+async def test_a_call_without_an_end_token_is_closed_in_the_next_prompt(transport, renderer):
+    """The budget ran out behind the call, or a stop string was its closing tag.
+
+    The engine's own rendering shows no conversation that ends with the call; the end of a turn before tells it.
+    """
+    engine = scripted("Hello there!", PARIS + "\nand more", "ok")
     budget = len(engine.tokenizer.encode(PARIS))
-    async with served_by(engine, transport) as client:
+    async with served_by(engine, transport, renderer) as client:
         agent = Agent(client, engine, tools=TOOLS)
+        await agent.ask("hi")
         first = await agent.ask("weather", max_tokens=budget)
         second = await agent.ask(*agent.results("sunny"))
     assert engine.tokenizer.decode(first.generation).endswith("</tool_call>")
@@ -200,16 +204,31 @@ async def test_a_call_without_an_end_token_is_closed_in_the_next_prompt(transpor
 
 
 @pytest.mark.parametrize("transport", ["generate", "chat"])
-async def test_with_the_engines_rendering_such_a_call_starts_a_new_segment_and_says_so(transport):
-    """/tokenize shows no conversation that ends with the call, so the end of its turn cannot be proved."""
-    engine = scripted("Hello there!", PARIS + "\nand more", "ok")
+async def test_with_the_engines_rendering_a_first_call_without_an_end_token_starts_a_new_segment(transport):
+    """Nothing has shown yet which token ends turns, so the end of this one cannot be proved."""
+    engine = scripted(PARIS + "\nand more", "ok")
     budget = len(engine.tokenizer.encode(PARIS))
     async with served_by(engine, transport, "server") as client:
         agent = Agent(client, engine, tools=TOOLS)
-        await agent.ask("hi")
         await agent.ask("weather", max_tokens=budget)
         second = await agent.ask(*agent.results("sunny"))
     assert second.history == ("rerendered", "turn_end_not_found")
+
+
+@pytest.mark.parametrize("transport", ["generate", "chat"])
+async def test_with_the_engines_rendering_another_end_token_takes_the_place_of_the_templates(transport):
+    """The template's own end must not follow the one that was sampled, as with a tokenizer here."""
+    [other] = engine_with().tokenizer.encode("<|endoftext|>")
+    bye = Rule(ids=(*engine_with().tokenizer.encode("Bye."), other), eos=False, times=1)
+    engine = scripted("Hello there!", bye, "ok", eos_token_ids=(other,))
+    async with served_by(engine, transport, "server") as client:
+        agent = Agent(client, engine)
+        await agent.ask("hi")
+        first = await agent.ask("bye")
+        second = await agent.ask("again")
+    assert first.generation[-1] == other
+    assert second.choice["sglang"]["flags"] == ["stop_substituted"]
+    assert text_behind(first, second, engine) == NEWLINE + NEXT_USER.format("again")
 
 
 @SETUPS
