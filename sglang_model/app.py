@@ -26,6 +26,7 @@ from sglang_model.generate_transport import GenerateTransport
 from sglang_model.history import History, PromptPlan
 from sglang_model.history_report import history_field, report_history
 from sglang_model.length_refusals import SGLANG_PATTERNS
+from sglang_model.message_forms import check_template_kwargs
 from sglang_model.renderers import Renderers
 from sglang_model.rendering import Renderer
 from sglang_model.sessions import InMemorySessionStore
@@ -75,6 +76,7 @@ class SGLangModel(VLLMModel):
     def _preprocess_chat_completion_create_params(self, request: Request, body_dict: Body) -> Body:
         body = super()._preprocess_chat_completion_create_params(request, body_dict)
         body = chat_request.without_nulls(chat_request.without_carried_token_ids(body))
+        check_template_kwargs(chat_request.rendering_kwargs(body))
         if self.config.transport == "generate":
             require_one_choice(body)
             return chat_request.without_vllm_token_id_request(body)
