@@ -71,10 +71,12 @@ class GenerateTransport:
             matched = None if body.get("no_stop_trim") else turn.finish.matched
             text = visible_text(text, await self._end_markers(turn, renderer), matched)
         tail = await renderer.decode(turn.sampled.prompt_token_ids[-PROMPT_TAIL:])
+        thinking_open = thinking_is_open(tail)
         if self._config.sglang_tool_format == SERVER_TOOL_FORMAT:
             return await self._parsers.parse(
                 client,
                 text,
+                thinking_open=thinking_open,
                 tools=cast("list[object] | None", body.get("tools")),
                 tool_choice=body.get("tool_choice"),
                 separate_reasoning=self._config.uses_reasoning_parser,
@@ -85,7 +87,7 @@ class GenerateTransport:
             tools=cast("list[object] | None", body.get("tools")),
             tool_choice=body.get("tool_choice") if body.get("tools") else "none",
             parallel_tool_calls=body.get("parallel_tool_calls") is not False,
-            thinking_open=thinking_is_open(tail),
+            thinking_open=thinking_open,
             separate_reasoning=self._config.uses_reasoning_parser,
             finished=turn.finish.kind != "length",
         )

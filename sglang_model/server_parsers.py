@@ -9,6 +9,7 @@ from uuid import uuid4
 from nemo_gym.errors import UpstreamContractError, UpstreamStatusError
 from nemo_gym.openai_client import NeMoGymAsyncOpenAI
 from sglang_model.generation_parser import ParsedGeneration
+from sglang_model.reasoning_split import THINK, ReasoningTags
 from sglang_model.tool_parsers import ToolCall
 
 
@@ -24,15 +25,21 @@ class ServerParsers:
         client: NeMoGymAsyncOpenAI,
         text: str,
         *,
+        thinking_open: bool,
         tools: Sequence[object] | None,
         tool_choice: object,
         separate_reasoning: bool,
     ) -> ParsedGeneration:
-        """What the engine's chat endpoint would have made of the text. Raises UpstreamError."""
+        """What the engine's parsers make of the text. Raises UpstreamError.
+
+        They are not told of a thinking that the prompt opened, so the opening tag is given back to the text. Text in
+        which the tool parser finds no call stays as it is: SGLang 0.5.23 drops markup that it cannot read.
+        """
         tool_parser, reasoning_parser = await self._parsers_of(client)
         reasoning: str | None = None
         if separate_reasoning and reasoning_parser is not None:
-            answer = await client.separate_reasoning(text=text, reasoning_parser=reasoning_parser)
+            whole = with_opening_tag(text) if thinking_open else text
+            answer = await client.separate_reasoning(text=whole, reasoning_parser=reasoning_parser)
             reasoning, text = _text(answer, "reasoning_text") or None, _text(answer, "text")
         calls: tuple[ToolCall, ...] = ()
         if tools and tool_choice != "none" and tool_parser is not None:
@@ -44,7 +51,8 @@ class ServerParsers:
                 if error.status != 400:
                     raise
             else:
-                text, calls = _text(answer, "normal_text"), _calls(answer)
+                calls = _calls(answer)
+                text = _text(answer, "normal_text") if calls else text
         return ParsedGeneration(reasoning, text, calls, ())
 
     async def _parsers_of(self, client: NeMoGymAsyncOpenAI) -> tuple[str | None, str | None]:
@@ -56,6 +64,11 @@ class ServerParsers:
                 reasoning_parser if isinstance(reasoning_parser, str) else None,
             )
         return self._names[client]
+
+
+def with_opening_tag(text: str, tags: ReasoningTags = THINK) -> str:
+    """The text with the tag that the prompt ended with, unless the model wrote its own."""
+    return text if text.lstrip().startswith(tags.opening) else f"{tags.opening}{text}"
 
 
 def _text(answer: Mapping[str, object], name: str) -> str:
