@@ -6,6 +6,7 @@ inside it, nor what a token is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TypeAlias, cast
 
@@ -25,6 +26,7 @@ JSONObject: TypeAlias = dict[str, object]
 HEALTH_TIMEOUT = 25.0
 """SGLang 0.5.13 answers /health by generating one token and gives itself 20 s for it."""
 
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SECRET_SETTINGS = frozenset({"api_key", "admin_api_key", "ssl_keyfile_password"})
 
 
@@ -196,6 +198,12 @@ def _merge_headers(default_headers: Mapping[str, str], api_key: str, name: str) 
             f"{name}: `api_key` has a space, a line break or a character outside ASCII and cannot be sent",
             param="api_key",
         )
+    for key, value in default_headers.items():
+        if not _HEADER_NAME.fullmatch(key) or not value.isascii() or not value.isprintable():
+            raise ConfigError(
+                f"{name}: `default_headers` has a name or a value that HTTP cannot carry (printable ASCII in one line)",
+                param="default_headers",
+            )
     headers = {key.lower(): value for key, value in default_headers.items()}
     # Decompressing 600 kB of ids costs more than sending them plain.
     headers |= {

@@ -181,6 +181,8 @@ class SGLangModel(VLLMModel):
         refuse_unusable_finish(choice_dict, self.config.name)
 
     def _tidy_choice(self, choice_dict: Body) -> None:
+        if self.config.transport == "chat":
+            chat_request.without_forged_token_ids(choice_dict)
         chat_request.tidy_tool_calls(choice_dict)
 
 

@@ -84,6 +84,13 @@ def without_carried_token_ids(body: Body) -> Body:
     return {**body, "messages": stripped}
 
 
+def without_forged_token_ids(choice: Body) -> None:
+    """Drop ids that stand in the engine's message itself, in place: only what the wire checks have read may be there."""
+    message = message_of(choice)
+    for field in CARRIED_FIELDS:
+        message.pop(field, None)
+
+
 def tidy_tool_calls(choice: Body) -> None:
     """No call is no call, in place.
 

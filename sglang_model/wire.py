@@ -81,7 +81,7 @@ def read_chat_turn(
     generation_token_ids, generation_log_probs = extract_generated_tokens_and_logprobs(choice)
     prompt_token_ids = _checked_prompt(raw_prompt, server)
     meta = choice.get("meta_info")
-    check_prompt_count(len(prompt_token_ids), meta if isinstance(meta, Mapping) else {}, server)
+    check_counts(len(prompt_token_ids), meta, server)
     if sent_ids is not None:
         check_echo(sent_ids, prompt_token_ids, server)
     routed_experts = meta.get("routed_experts") if isinstance(meta, Mapping) else None
@@ -96,7 +96,7 @@ def read_generate_turn(answer: Mapping[str, object], prompt_token_ids: TokenIds,
     refuse_unusable_finish(answer, server)
     generation_token_ids, generation_log_probs = extract_generated_tokens_and_logprobs(answer)
     meta = answer.get("meta_info")
-    check_prompt_count(len(prompt_token_ids), meta if isinstance(meta, Mapping) else {}, server)
+    check_counts(len(prompt_token_ids), meta, server)
     echoed = answer.get("prompt_token_ids")
     if echoed is not None:
         check_echo(prompt_token_ids, _checked_prompt(echoed, server), server)
@@ -104,17 +104,25 @@ def read_generate_turn(answer: Mapping[str, object], prompt_token_ids: TokenIds,
     return SampledTurn(prompt_token_ids, generation_token_ids, generation_log_probs, routed_experts)
 
 
-def check_prompt_count(prompt_length: int, meta: Mapping[str, object], server: str) -> None:
-    """`meta_info.prompt_tokens` must equal the number of prompt ids.
+def check_counts(prompt_length: int, meta: object, server: str) -> None:
+    """`meta_info` must count both parts of the turn, and `prompt_tokens` must equal the number of prompt ids.
 
-    It differs when the engine cut the prompt (--allow-auto-truncate): the ids are then taken before the last cut.
+    Without `completion_tokens` the entry that SGLang sends for a generation of zero tokens would pass as a token.
+    `prompt_tokens` differs when the engine cut the prompt (--allow-auto-truncate): the ids are then taken before the
+    last cut. Raises UpstreamContractError.
     """
-    counted = meta.get("prompt_tokens")
-    if counted is not None and counted != prompt_length:
+    counts = meta if isinstance(meta, Mapping) else {}
+    missing = [name for name in ("prompt_tokens", "completion_tokens") if type(counts.get(name)) is not int]
+    if missing:
         raise UpstreamContractError(
-            f"{server}: the engine returned {prompt_length} prompt_token_ids but reports prompt_tokens={counted}, so "
-            "the model did not see this prompt. SGLang cuts prompts when it is started with --allow-auto-truncate; "
-            "start it without"
+            f"{server}: expected {' and '.join(missing)} in meta_info as integers, as SGLang sends them with every "
+            "finished generation"
+        )
+    if counts["prompt_tokens"] != prompt_length:
+        raise UpstreamContractError(
+            f"{server}: the engine returned {prompt_length} prompt_token_ids but reports "
+            f"prompt_tokens={counts['prompt_tokens']}, so the model did not see this prompt. SGLang cuts prompts when it "
+            "is started with --allow-auto-truncate; start it without"
         )
 
 

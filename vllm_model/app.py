@@ -40,7 +40,7 @@ from vllm_model.audio import AUDIO_KEYS, move_audio_into_messages
 from vllm_model.chat_body import Body
 from vllm_model.completions import empty_completion, read_token_ids_of_logprobs, read_tokenized_prompt
 from vllm_model.config import VLLMModelConfig
-from vllm_model.engine_answer import choices_of, message_of, validated
+from vllm_model.engine_answer import check_usage, choices_of, message_of, validated
 from vllm_model.length_refusal import VLLM_PATTERNS, read_length_refusal
 from vllm_model.reasoning_fields import with_reasoning_fields, wrap_choice_reasoning
 from vllm_model.replicas import Replicas
@@ -222,6 +222,7 @@ class VLLMModel(SimpleResponsesAPIModel):
                 raise
             return await self._length_finish(body_dict, client)
         choices = choices_of(completion, self.config.name)
+        check_usage(completion, self.config.name)
         for choice in choices:
             self._refuse_unusable(choice)
             self._tidy_choice(choice)

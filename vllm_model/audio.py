@@ -67,7 +67,9 @@ def audio_file_to_data_uri(audio_path: str, audio_root: str | None) -> str:
                 "a relative metadata.audio_path needs the server setting audio_root",
                 param="metadata.audio_path",
             )
-        path = Path(audio_root) / path
+        path = (Path(audio_root) / path).resolve()
+        if not path.is_relative_to(Path(audio_root).resolve()):
+            raise RequestError("metadata.audio_path leads out of audio_root", param="metadata.audio_path")
     subtype = MIME_SUBTYPES.get(path.suffix.lower())
     if subtype is None:
         raise RequestError(
@@ -76,9 +78,10 @@ def audio_file_to_data_uri(audio_path: str, audio_root: str | None) -> str:
         )
     try:
         content = path.read_bytes()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        reason = error.strerror if isinstance(error, OSError) else "the name is no file name"
         raise AudioFileNotFoundError(
-            f"the audio file {path.name!r} cannot be read: {error.strerror}", param="metadata.audio_path"
+            f"the audio file {path.name!r} cannot be read: {reason}", param="metadata.audio_path"
         ) from error
     return f"data:audio/{subtype};base64,{base64.b64encode(content).decode('ascii')}"
 

@@ -16,6 +16,12 @@ from nemo_gym.errors import RequestError
 Body = dict[str, object]
 Message = dict[str, object]
 
+BUDGET_FIELDS = ("max_tokens", "max_completion_tokens")
+
+RESERVED_EXTRA_FIELDS = frozenset({"input_ids", "stream"})
+"""What no extra body may set: prompt ids, which SGLang does not check (a negative one ends it), and streams, which this
+server does not read."""
+
 
 def messages_of(body: Mapping[str, object]) -> list[Message]:
     """The messages of a validated body, as they stand in it."""
@@ -52,8 +58,20 @@ def with_extra_body(body: Body, configured: Mapping[str, object] | None) -> Body
     What the request sets wins, but an explicit null sets nothing: many clients dump their unset fields as nulls, and
     those must not switch off what the training run configured. Raises RequestError.
     """
-    extra = {**copy.deepcopy(dict(configured or {})), **_from_metadata(body, "extra_body")}
+    from_request = _from_metadata(body, "extra_body")
+    for name in RESERVED_EXTRA_FIELDS & from_request.keys():
+        raise RequestError(f"metadata.extra_body may not set {name}", param="metadata.extra_body")
+    extra = {**copy.deepcopy(dict(configured or {})), **from_request}
+    if any(body.get(name) is not None for name in BUDGET_FIELDS):
+        # Two names for one thing, of which the engine would take the other.
+        extra = {key: value for key, value in extra.items() if key not in BUDGET_FIELDS}
     own = {key: value for key, value in body.items() if value is not None or key not in extra}
+    arguments = extra.get("chat_template_kwargs")
+    if isinstance(arguments, Mapping) and isinstance(own.get("chat_template_kwargs"), Mapping):
+        own["chat_template_kwargs"] = {
+            **arguments,
+            **cast("Mapping[str, object]", own["chat_template_kwargs"]),
+        }
     return {**extra, **own}
 
 
@@ -90,7 +108,7 @@ def without_idle_tool_choice(body: Body) -> Body:
 
 def with_budget(body: Body, max_new_tokens: int) -> Body:
     """The same request for at most `max_new_tokens`, under whichever of the two names it used."""
-    rest = {key: value for key, value in body.items() if key not in ("max_tokens", "max_completion_tokens")}
+    rest = {key: value for key, value in body.items() if key not in BUDGET_FIELDS}
     name = "max_tokens" if body.get("max_completion_tokens") is None else "max_completion_tokens"
     return {**rest, name: max_new_tokens}
 

@@ -8,6 +8,8 @@ from pydantic import Field, field_validator, model_validator
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig
 from nemo_gym.http_pool import HTTPClientConfig
+from nemo_gym.openai_client import NeMoGymAsyncOpenAI
+from vllm_model.chat_body import RESERVED_EXTRA_FIELDS
 
 
 class VLLMModelConfig(BaseResponsesAPIModelConfig):
@@ -61,6 +63,23 @@ class VLLMModelConfig(BaseResponsesAPIModelConfig):
     @classmethod
     def _one_url_is_a_list(cls, value: object) -> object:
         return [value] if isinstance(value, str) else value
+
+    @field_validator("extra_body")
+    @classmethod
+    def _extra_body_leaves_the_prompt_alone(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        reserved = sorted(RESERVED_EXTRA_FIELDS & (value or {}).keys())
+        if reserved:
+            raise ValueError(f"may not set {', '.join(reserved)}")
+        return value
+
+    @model_validator(mode="after")
+    def _engines_can_be_called(self) -> Self:
+        """What the client would refuse is refused with the configuration, before anything is started."""
+        for url in self.base_url:
+            NeMoGymAsyncOpenAI(
+                base_url=url, api_key=self.api_key, default_headers=self.default_headers, name="the engine"
+            )
+        return self
 
     @model_validator(mode="after")
     def _native_forwards_what_it_gets(self) -> Self:

@@ -27,6 +27,19 @@ def choices_of(completion: Mapping[str, object], server: str) -> list[Body]:
     return choices
 
 
+def check_usage(completion: Mapping[str, object], server: str) -> None:
+    """`usage`, where the engine reports it, must count. Raises UpstreamContractError."""
+    usage = completion.get("usage")
+    if usage is None:
+        return
+    names = ("prompt_tokens", "completion_tokens", "total_tokens")
+    counts = [usage.get(name) for name in names] if isinstance(usage, Mapping) else [None]
+    if not all(type(count) is int and count >= 0 for count in counts):
+        raise UpstreamContractError(
+            f"{server}: expected the engine's usage to have {', '.join(names)} as integers of at least 0"
+        )
+
+
 def message_of(choice: Body) -> Message:
     """The message of a choice that `choices_of` let pass."""
     return cast("Message", choice["message"])

@@ -41,10 +41,15 @@ def wrap_choice_reasoning(message: Message, *, uses_reasoning_parser: bool, serv
             f"{server}: the engine returned {' or '.join(REASONING_FIELDS)}, but uses_reasoning_parser is false. Set "
             "uses_reasoning_parser: true, or start the engine without a reasoning parser"
         )
+    content = message.get("content") or ""
+    if not isinstance(reasoning, str) or not isinstance(content, str):
+        raise UpstreamContractError(
+            f"{server}: expected the engine's reasoning and content to be texts, got {type(reasoning).__name__} and "
+            f"{type(content).__name__}"
+        )
     for name in REASONING_FIELDS:
         message.pop(name, None)
-    content = message.get("content") or ""
-    message["content"] = f"{wrap_reasoning_in_think_tags([str(reasoning)])}{content}"
+    message["content"] = f"{wrap_reasoning_in_think_tags([reasoning])}{content}"
 
 
 def _split_message(message: Message, *, keep: bool) -> Message:
