@@ -30,5 +30,6 @@ def without_thinking(text: str) -> str:
     while (start := text.find(_OPEN, at)) >= 0 and (end := text.find(_CLOSE, start)) >= 0:
         kept.append(text[at:start])
         at = end + len(_CLOSE)
-        at += len(text[at:]) - len(text[at:].lstrip())
+        while text[at : at + 1].isspace():
+            at += 1
     return "".join([*kept, text[at:]])
