@@ -79,7 +79,8 @@ class SGLangModel(VLLMModel):
         check_template_kwargs(chat_request.rendering_kwargs(body))
         if self.config.transport == "generate":
             require_one_choice(body)
-            return chat_request.without_vllm_token_id_request(body)
+            with_ids = self.config.return_token_id_information
+            return chat_request.without_vllm_token_id_request(body) if with_ids else body
         if self.config.return_token_id_information:
             body = chat_request.with_sglang_token_id_request(body)
         return body

@@ -13,19 +13,21 @@ from typing import cast
 from nemo_gym.errors import ContextOverflowError, UpstreamContractError
 from nemo_gym.openai_client import NeMoGymAsyncOpenAI
 from nemo_gym.token_metadata import TokenIds
-from sglang_model._logic import unsupported_sampling_params
 from sglang_model.config import SERVER_TOOL_FORMAT, SGLangModelConfig
 from sglang_model.generate_turn import GeneratedTurn, call_generate, completion_of, parse_report
 from sglang_model.generation_parser import ParsedGeneration, parse_generation, visible_text
 from sglang_model.reasoning_split import thinking_is_open
 from sglang_model.renderers import Renderers
 from sglang_model.rendering import Renderer
-from sglang_model.sampling_params import sampling_params
+from sglang_model.sampling_params import engine_fields, sampling_params, unhonoured_fields
 from sglang_model.server_parsers import ServerParsers
 
 PROMPT_TAIL = 16
 """Ids of the prompt's end that are decoded to see whether the template opened a thinking block."""
 
+
+MAX_WARNINGS = 100
+"""Names that are warned about: callers choose some of them."""
 
 SUFFIX_TAIL = 4
 """Ids of the generation's end among which an end token is looked for when none ended it."""
@@ -53,8 +55,8 @@ class GenerateTransport:
             )
         self._check_vocabulary(prompt, renderer)
         params = sampling_params(body, prompt_length=len(prompt), context_length=context_length)
-        self._warn_of(unsupported_sampling_params(body))
-        turn = await call_generate(client, prompt, params, self._config.name)
+        self._warn_of(unhonoured_fields(body))
+        turn = await call_generate(client, prompt, params, self._config.name, engine_fields(body))
         parsed = await self._parsed(turn, body, client, renderer)
         completion = completion_of(turn, parsed, model=self._config.model)
         if parsed.report:
@@ -113,6 +115,6 @@ class GenerateTransport:
     def _warn_of(self, names: list[str]) -> None:
         """Once per name: a rollout sends the same parameters thousands of times."""
         new = [name for name in names if name not in self._warned]
-        if new:
+        if new and len(self._warned) < MAX_WARNINGS:
             self._warned.update(new)
             self._log.warning("/generate cannot honour %s; ignored from here on", ", ".join(new))

@@ -30,7 +30,11 @@ class GeneratedTurn:
 
 
 async def call_generate(
-    client: NeMoGymAsyncOpenAI, prompt_token_ids: TokenIds, params: Mapping[str, object], server: str
+    client: NeMoGymAsyncOpenAI,
+    prompt_token_ids: TokenIds,
+    params: Mapping[str, object],
+    server: str,
+    fields: Mapping[str, object],
 ) -> GeneratedTurn:
     """Generate once. Raises ContextOverflowError when the prompt does not fit, UpstreamError for the rest.
 
@@ -38,7 +42,7 @@ async def call_generate(
     it says fits, and sent again.
     """
     try:
-        answer = await _generate(client, prompt_token_ids, params)
+        answer = await _generate(client, prompt_token_ids, params, fields)
     except UpstreamStatusError as error:
         refusal = read_length_refusal(error, SGLANG_PATTERNS)
         if refusal is None:
@@ -47,7 +51,7 @@ async def call_generate(
             raise _overflow(error) from error
         params = {**params, "max_new_tokens": refusal.allowed_new_tokens}
         try:
-            answer = await _generate(client, prompt_token_ids, params)
+            answer = await _generate(client, prompt_token_ids, params, fields)
         except UpstreamStatusError as again:
             refusal = read_length_refusal(again, SGLANG_PATTERNS)
             if refusal is None or refusal.prompt_fits:
@@ -59,10 +63,13 @@ async def call_generate(
 
 
 async def _generate(
-    client: NeMoGymAsyncOpenAI, prompt_token_ids: TokenIds, params: Mapping[str, object]
+    client: NeMoGymAsyncOpenAI,
+    prompt_token_ids: TokenIds,
+    params: Mapping[str, object],
+    fields: Mapping[str, object],
 ) -> Mapping[str, object]:
     return await client.create_generate(
-        input_ids=prompt_token_ids, sampling_params=dict(params), return_logprob=True
+        **fields, input_ids=prompt_token_ids, sampling_params=dict(params), return_logprob=True
     )
 
 

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 
 import orjson
 
+from nemo_gym.chat_types import NeMoGymChatCompletionCreateParamsNonStreaming
 from nemo_gym.errors import RequestError
+from sglang_model._logic import unsupported_sampling_params
 
 SAME_NAME = (
     "temperature",
@@ -34,6 +36,20 @@ SAME_NAME = (
     "custom_params",
 )
 RENAMED = {"seed": "sampling_seed", "min_tokens": "min_new_tokens"}
+
+BESIDE_THE_PARAMETERS = (
+    "return_routed_experts",
+    "routed_experts_start_len",
+    "lora_path",
+    "custom_logit_processor",
+    "extra_key",
+    "priority",
+    "routed_dp_rank",
+)
+"""Fields that chat and `/generate` both have at the top of the body. They come from an `extra_body`."""
+
+READ_ELSEWHERE = frozenset({"input_ids"})
+"""Fields of the body that no request brings, and that are read when the call is made."""
 
 WINDOW_MARGIN = 8
 """Tokens of the window that are left free when a request names no budget: SGLang's scheduler keeps six for itself."""
@@ -59,6 +75,26 @@ def sampling_params(
     if schema is not None:
         params.update(schema)
     return params
+
+
+def engine_fields(body: Mapping[str, object]) -> dict[str, object]:
+    """What stands beside `sampling_params` in a `/generate` body, besides the prompt."""
+    return {name: body[name] for name in BESIDE_THE_PARAMETERS if body.get(name) is not None}
+
+
+def unhonoured_fields(body: Mapping[str, object]) -> list[str]:
+    """The fields that are set and have no effect on this transport, in a fixed order.
+
+    Fields of an `extra_body` that chat may know and `/generate` does not are among them: chat gets them all.
+    """
+    names = unsupported_sampling_params(body)
+    choice = body.get("tool_choice")
+    if choice == "required" or isinstance(choice, Mapping):
+        names.append("tool_choice")  # shown to the model, but nothing makes it call
+    names += [name for name in ("logprobs", "top_logprobs") if body.get(name)]
+    known = (*SAME_NAME, *RENAMED, *BESIDE_THE_PARAMETERS, *READ_ELSEWHERE)
+    request = NeMoGymChatCompletionCreateParamsNonStreaming.model_fields
+    return names + sorted(name for name in body if name not in request and name not in known)
 
 
 def new_token_budget(body: Mapping[str, object], remaining: int) -> int:
