@@ -96,14 +96,22 @@ class NeMoGymAsyncOpenAI:
         here."""
         return await self._call("POST", "/generate", body)
 
-    async def get_server_info(self) -> JSONObject:
+    async def get_server_info(
+        self,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - as httpx has it
+        max_attempts: int | None = None,
+    ) -> JSONObject:
         """Return the engine's settings, without the API keys that SGLang puts there in clear text.
 
         The path is /server_info since SGLang 0.5.13 and /get_server_info before.
         """
-        response = await self._send("GET", "/server_info", None)
+        limit = None if timeout is None else httpx.Timeout(timeout)
+        response = await self._send("GET", "/server_info", None, timeout=limit, max_attempts=max_attempts)
         if response.status_code == httpx.codes.NOT_FOUND:
-            response = await self._send("GET", "/get_server_info", None)
+            response = await self._send(
+                "GET", "/get_server_info", None, timeout=limit, max_attempts=max_attempts
+            )
         info = self._decode(self._check(response))
         return cast("JSONObject", _without_secrets(info))
 

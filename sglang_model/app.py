@@ -16,6 +16,7 @@ from typing import ClassVar, cast
 from fastapi import Request
 from pydantic import PrivateAttr
 
+from nemo_gym.errors import ConfigError, UpstreamError
 from nemo_gym.openai_client import NeMoGymAsyncOpenAI
 from nemo_gym.openai_utils import NeMoGymChatCompletion, NeMoGymResponse
 from nemo_gym.server_utils import SESSION_ID_KEY, is_nemo_gym_fastapi_entrypoint
@@ -27,6 +28,7 @@ from sglang_model.history import History, PromptPlan
 from sglang_model.history_report import history_field, report_history
 from sglang_model.length_refusals import SGLANG_PATTERNS
 from sglang_model.message_forms import check_template_kwargs
+from sglang_model.preflight import check_engine_settings
 from sglang_model.renderers import Renderers
 from sglang_model.rendering import Renderer
 from sglang_model.sessions import InMemorySessionStore
@@ -37,6 +39,8 @@ from vllm_model.chat_body import Body, messages_of, require_one_choice
 from vllm_model.engine_answer import message_of
 
 __all__ = ["SGLangModel", "SGLangModelConfig"]
+
+PREFLIGHT_SECONDS = 5.0
 
 MESSAGES_ON_THE_LOOP = 50
 """Conversations of more messages are digested in a thread: 700 take 10 ms, and a thread costs 0.1 ms."""
@@ -68,6 +72,30 @@ class SGLangModel(VLLMModel):
             logging.getLogger(self.config.name).warning(
                 "nothing reads %s with this transport and history", ", ".join(self.config.ignored_settings)
             )
+
+    async def on_startup(self) -> None:
+        """Look at the engines that are up already. Raises ConfigError for one whose every turn would fail or lie."""
+        await super().on_startup()
+        log = logging.getLogger(self.config.name)
+        for client in self._clients:
+            try:
+                info = await client.get_server_info(timeout=PREFLIGHT_SECONDS, max_attempts=1)
+            except UpstreamError as error:
+                log.info(
+                    "the engine's settings cannot be read yet, its answers are checked all the same: %s",
+                    error.message,
+                )
+                continue
+            found = check_engine_settings(
+                info,
+                needs_chat_ids=self.config.transport == "chat" and self.config.return_token_id_information,
+                parses_on_engine=self.config.transport == "chat",
+                uses_reasoning_parser=self.config.uses_reasoning_parser,
+            )
+            for warning in found.warnings:
+                log.warning("the engine at %s: %s", client.root, warning)
+            if found.refusals:
+                raise ConfigError(f"the engine at {client.root} cannot be used: {'; '.join(found.refusals)}")
 
     async def on_shutdown(self) -> None:
         await super().on_shutdown()

@@ -55,6 +55,11 @@ def rendered_tools(body: Mapping[str, object]) -> list[Mapping[str, object]] | N
     return [tool for tool in tools if _name_of(tool) == named.get("name")] or None
 
 
+def hides_special_tokens(body: Mapping[str, object]) -> bool:
+    """Whether control tokens are left out of the text, as SGLang's chat does it: not where calls may be among them."""
+    return body.get("skip_special_tokens") is not False and rendered_tools(body) is None
+
+
 def _name_of(tool: Mapping[str, object]) -> object:
     function = tool.get("function")
     return function.get("name") if isinstance(function, Mapping) else None
@@ -85,7 +90,7 @@ def without_carried_token_ids(body: Body) -> Body:
 
 
 def without_forged_token_ids(choice: Body) -> None:
-    """Drop ids that stand in the engine's message itself, in place: only what the wire checks have read may be there."""
+    """Drop ids that stand in the engine's message itself, in place, which no check has read."""
     message = message_of(choice)
     for field in CARRIED_FIELDS:
         message.pop(field, None)

@@ -8,8 +8,8 @@ SGLANG_PATTERNS = (
     re.compile(r"The input \(\d+ tokens\) is longer than the model's context length \(\d+ tokens\)"),
     re.compile(r"Input length \(\d+ tokens\) exceeds the maximum allowed length \(\d+ tokens\)"),
     re.compile(
-        r"Requested token count exceeds the model's maximum context length of (?P<limit>\d+) tokens\. You requested a total of \d+ tokens: "
-        r"(?P<prompt>\d+) tokens from the input messages"
+        r"Requested token count exceeds the model's maximum context length of (?P<limit>\d+) tokens\. You requested a "
+        r"total of \d+ tokens: (?P<prompt>\d+) tokens from the input messages"
     ),
     re.compile(
         r"max_completion_tokens is too large: \d+\. ?This model supports at most (?P<budget>\d+) completion tokens"

@@ -121,8 +121,8 @@ def check_counts(prompt_length: int, meta: object, server: str) -> None:
     if counts["prompt_tokens"] != prompt_length:
         raise UpstreamContractError(
             f"{server}: the engine returned {prompt_length} prompt_token_ids but reports "
-            f"prompt_tokens={counts['prompt_tokens']}, so the model did not see this prompt. SGLang cuts prompts when it "
-            "is started with --allow-auto-truncate; start it without"
+            f"prompt_tokens={counts['prompt_tokens']}, so the model did not see this prompt. SGLang cuts prompts when "
+            "it is started with --allow-auto-truncate; start it without"
         )
 
 

@@ -8,6 +8,7 @@ replaces two. The steps themselves are pure functions in the modules beside this
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar, TypeVar
@@ -71,6 +72,7 @@ class VLLMModel(SimpleResponsesAPIModel):
     _clients: list[NeMoGymAsyncOpenAI] = PrivateAttr(default_factory=list)
     _replicas: Replicas = PrivateAttr(default_factory=Replicas)
     _converter: ResponsesConverter = PrivateAttr()
+    _warned_of_reasoning: bool = PrivateAttr(default=False)
 
     def model_post_init(self, context: object, /) -> None:
         super().model_post_init(context)
@@ -103,17 +105,13 @@ class VLLMModel(SimpleResponsesAPIModel):
             await self.http_pool.aclose()
 
     async def check_engine(self) -> None:
-        """Well when at least one replica is. Raises UpstreamUnavailableError with what the last one said."""
-        reason = "no engine is configured"
-        for index, client in enumerate(self._clients):
-            try:
-                await client.get_health()
-            except UpstreamError as error:
-                reason = error.message
-                continue
-            self._replicas.mark_up(index)
-            return
-        raise UpstreamUnavailableError(f"{self.config.name}: no engine is well; {reason}")
+        """Well when one replica is; those that are get their sessions back. Raises UpstreamUnavailableError."""
+        reasons = await asyncio.gather(*(_why_unwell(client) for client in self._clients))
+        for index, reason in enumerate(reasons):
+            if reason is None:
+                self._replicas.mark_up(index)
+        if None not in reasons:
+            raise UpstreamUnavailableError(f"{self.config.name}: no engine is well; {reasons[-1]}")
 
     async def responses(  # type: ignore[override]  # the base passes the request to whoever asks for it
         self, request: Request, body: NeMoGymResponseCreateParamsNonStreaming
@@ -231,6 +229,7 @@ class VLLMModel(SimpleResponsesAPIModel):
                 uses_reasoning_parser=self.config.uses_reasoning_parser,
                 server=self.config.name,
             )
+            self._notice_unparsed_reasoning(choice)
         first = message_of(choices[0])
         if self.config.return_token_id_information and any(
             first.get(field) is None for field in TOKEN_FIELDS
@@ -286,6 +285,21 @@ class VLLMModel(SimpleResponsesAPIModel):
         asked = {field: body_dict[field] for field in TOKENIZE_FIELDS if field in body_dict}
         return read_tokenized_prompt(await client.create_tokenize(**asked), self.config.name)
 
+    def _notice_unparsed_reasoning(self, choice_dict: Body) -> None:
+        """Thinking that a template opened in the prompt ends with a closer that has no opener, if nobody parsed it."""
+        content = message_of(choice_dict).get("content")
+        if not self.config.uses_reasoning_parser or not isinstance(content, str):
+            return
+        before, closer, _ = content.partition("</think>")
+        if closer and "<think>" not in before:
+            self.metrics.count("reasoning_not_parsed")
+            if not self._warned_of_reasoning:
+                self._warned_of_reasoning = True
+                logging.getLogger(self.config.name).warning(
+                    "an answer has its thinking in the text, closed by </think>: was the engine started with a "
+                    "reasoning parser? Counted as reasoning_not_parsed from here on"
+                )
+
     def _finished_response(
         self,
         response: NeMoGymResponse,
@@ -304,6 +318,14 @@ class VLLMModel(SimpleResponsesAPIModel):
 
     def _tidy_choice(self, choice_dict: Body) -> None:
         """Bring what differs between engine versions into one form, in place."""
+
+
+async def _why_unwell(client: NeMoGymAsyncOpenAI) -> str | None:
+    try:
+        await client.get_health()
+    except UpstreamError as error:
+        return error.message
+    return None
 
 
 def _ends_in_empty_assistant_turn(body: Body) -> bool:

@@ -351,6 +351,24 @@ BROKEN_ANSWERS = {
         "prompt_token_ids[1]",
     ),
     "prompt of another length": (Misbehaviour(replace={f"{META}.prompt_tokens": 3}), "prompt_tokens=3"),
+    "prompt of another length, counted longer": (
+        Misbehaviour(replace={f"{META}.prompt_tokens": 10_000}),
+        "prompt_tokens=10000",
+    ),
+    "no completion_tokens": (
+        Misbehaviour(delete=(f"{META}.completion_tokens",)),
+        "expected completion_tokens",
+    ),
+    "no prompt_tokens": (Misbehaviour(delete=(f"{META}.prompt_tokens",)), "expected prompt_tokens"),
+    "bool completion_tokens": (
+        Misbehaviour(replace={f"{META}.completion_tokens": True}),
+        "completion_tokens",
+    ),
+    "negative usage": (Misbehaviour(replace={"usage.prompt_tokens": -5}), "usage"),
+    "reasoning that is a list": (
+        Misbehaviour(replace={"choices.*.message.reasoning_content": ["r"]}),
+        "to be texts, got list",
+    ),
     "meta_info as list": (Misbehaviour(replace={META: []}), "meta_info"),
     "a list": (Misbehaviour(as_list=True), "list"),
     "HTML": (Misbehaviour(status=200, body="<html><body>gateway</body></html>"), "not JSON"),
@@ -396,3 +414,52 @@ async def test_a_busy_moment_passes_unseen():
     engine = engine_with(*RULES, misbehave=(Misbehaviour(status=503, body="later", times=2),))
     assert (await chat(engine)).status_code == 200
     assert len(engine.requests) == 3
+
+
+@pytest.mark.parametrize("with_ids", [True, False])
+async def test_ids_inside_the_engines_message_are_never_believed(with_ids):
+    forged = {"prompt_token_ids": [9], "generation_token_ids": [1, 2, 3], "generation_log_probs": [-1.0]}
+    replaced = {f"choices.*.message.{name}": value for name, value in forged.items()}
+    engine = engine_with(*RULES, misbehave=(Misbehaviour(replace=replaced),))
+    message = (await chat(engine, return_token_id_information=with_ids)).json()["choices"][0]["message"]
+    if not with_ids:
+        assert not set(TRIPLE) & set(message)
+        return
+    prompt, generation = sampled(engine)
+    assert (message["prompt_token_ids"], message["generation_token_ids"]) == (prompt, generation)
+
+
+@pytest.mark.parametrize("name", ["input_ids", "stream"])
+async def test_an_extra_body_cannot_set_the_prompt_or_a_stream(name):
+    engine = engine_with()
+    extra = json.dumps({name: [-1, 2, 3] if name == "input_ids" else True})
+    response = await chat(engine, {**PLAIN, "metadata": {"extra_body": extra}})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "metadata.extra_body"
+    assert engine.requests == []
+    with pytest.raises(ValueError, match=f"may not set {name}"):
+        make_sglang(extra_body={name: [1]})
+
+
+async def test_the_pinned_fields_win_over_an_extra_body():
+    engine = engine_with()
+    pinned = {"return_meta_info": False, "return_prompt_token_ids": False, "logprobs": False}
+    assert (await chat(engine, extra_body=pinned)).status_code == 200
+    assert all(engine.requests[-1].body[name] is True for name in pinned)
+
+
+LENGTH_SENTENCE = "The input (9 tokens) is longer than the model's context length (5 tokens)."
+
+
+async def test_a_caller_cannot_write_a_length_finish():
+    quoted = f"Tool choice names an unknown function: {LENGTH_SENTENCE}"
+    engine = engine_with(misbehave=(Misbehaviour(status=400, body={"message": quoted}),))
+    response = await chat(engine)
+    assert response.status_code == 400
+    assert LENGTH_SENTENCE in response.json()["error"]["message"]
+
+
+async def test_every_choice_of_several_is_looked_at_for_an_abort():
+    engine = engine_with(*RULES, misbehave=(Misbehaviour(replace={"choices.1.finish_reason": "abort"}),))
+    response = await chat(engine, {**PLAIN, "n": 2}, return_token_id_information=False)
+    assert response.status_code == 503

@@ -141,3 +141,17 @@ async def test_a_bad_path_over_http_is_a_400_that_names_the_field(tmp_path):
         response = await client.post("/v1/chat/completions", content=json.dumps(body))
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "metadata.audio_path"
+
+
+@pytest.mark.parametrize("name", ["../outside.wav", "sub/../../outside.wav"])
+def test_a_relative_path_cannot_leave_the_root(tmp_path, name):
+    (tmp_path / "outside.wav").write_bytes(b"ABC")
+    root = tmp_path / "root"
+    (root / "sub").mkdir(parents=True)
+    with pytest.raises(RequestError, match="leads out of audio_root"):
+        audio_file_to_data_uri(name, str(root))
+
+
+def test_a_path_with_a_null_character_is_a_request_error():
+    with pytest.raises(RequestError, match="no file name"):
+        audio_file_to_data_uri("/x\x00b.wav", None)

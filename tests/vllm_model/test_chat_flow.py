@@ -212,3 +212,30 @@ async def test_metrics_count_the_tokens_of_answered_turns():
         text = (await client.get("/metrics")).text
     assert 'nemo_gym_tokens_total{kind="prompt",worker="main"} 6.0' in text
     assert 'nemo_gym_tokens_total{kind="generated",worker="main"} 4.0' in text
+
+
+async def test_thinking_that_nobody_parsed_is_counted_and_warned_of_once(caplog):
+    engine = ScriptedEngine([completion("step one</think>answer")] * 3 + [completion("<think>a</think>b")])
+    async with agent(make_vllm(engine, **NO_IDS)) as client:
+        for _ in range(4):
+            response = await client.post("/v1/chat/completions", json=PLAIN)
+            assert response.status_code == 200
+        metrics = (await client.get("/metrics")).text
+    assert 'nemo_gym_events_total{event="reasoning_not_parsed",worker="main"} 3.0' in metrics
+    assert caplog.text.count("reasoning parser") == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"base_url": "ftp://engine"},
+        {"base_url": "http://user:secret@engine"},
+        {"api_key": "a key"},
+        {"default_headers": {"X": "a\nb"}},
+        {"default_headers": {"X Y": "a"}},
+        {"default_headers": {"X": "ü"}},
+    ],
+)
+def test_connections_that_cannot_work_are_refused_with_the_configuration(settings):
+    with pytest.raises(ValueError, match=r"base_url|api_key|default_headers"):
+        make_vllm(**settings)

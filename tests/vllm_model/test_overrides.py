@@ -75,3 +75,18 @@ async def test_metadata_that_is_no_json_object_is_a_400_that_names_it(path, key,
         response = await client.post(path, json=body)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == f"metadata.{key}"
+
+
+@pytest.mark.parametrize("own", ["max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize("configured", ["max_tokens", "max_completion_tokens"])
+async def test_a_configured_budget_gives_way_to_the_requests_under_either_name(own, configured):
+    first, second = await sent([{own: 99}, {}], extra_body={configured: 7})
+    budgets = {name: first[name] for name in ("max_tokens", "max_completion_tokens") if name in first}
+    assert budgets == {own: 99}
+    assert second[configured] == 7
+
+
+async def test_template_arguments_of_an_extra_body_are_merged_key_by_key():
+    extra = {"chat_template_kwargs": {"enable_thinking": False, "a": 0}}
+    (body,) = await sent([{"chat_template_kwargs": {"a": 1}}], extra_body=extra)
+    assert body["chat_template_kwargs"] == {"enable_thinking": False, "a": 1}

@@ -11,6 +11,7 @@ from vllm_model.replicas import COOLDOWN_SECONDS, Replicas
 
 URLS = ["http://engine-0/v1", "http://engine-1/v1", "http://engine-2/v1"]
 PLAIN = {"messages": [{"role": "user", "content": "x"}]}
+RANKINGS = [[2, 0, 1, 3], [2, 0, 3, 1], [0, 3, 2, 1]]
 
 
 class Engines(httpx.AsyncBaseTransport):
@@ -20,9 +21,11 @@ class Engines(httpx.AsyncBaseTransport):
         self.down: set[str] = set()
         self.busy: set[str] = set()
         self.served: list[str] = []
+        self.refused: list[str] = []
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if request.url.host in self.down:
+            self.refused.append(request.url.host)
             raise httpx.ConnectError("refused", request=request)
         self.served.append(request.url.host)
         return (
@@ -84,12 +87,28 @@ async def test_a_session_moves_while_its_replica_is_down_and_others_stay():
     assert 'event="replica_down"' in metrics
 
 
-async def test_when_all_replicas_are_down_the_answer_is_a_503():
+async def test_when_all_replicas_are_down_each_is_tried_once_and_the_answer_is_a_503():
     engines = Engines()
     engines.down = {"engine-0", "engine-1", "engine-2"}
     async with server_with(engines) as client:
         assert (await ask(client, "s")).status_code == 503
+        assert sorted(set(engines.refused)) == ["engine-0", "engine-1", "engine-2"]
+        assert len(engines.refused) == 3 * 3, "three attempts of each"
         assert (await ask(client, "s")).status_code == 503
+
+
+async def test_a_replica_that_is_well_again_gets_its_sessions_back_with_the_next_health_check():
+    engines = Engines()
+    async with server_with(engines) as client:
+        await ask(client, "s")
+        home = engines.served[-1]
+        engines.down = {home}
+        await ask(client, "s")
+        engines.down = set()
+        assert (await client.get("/health")).status_code == 200
+        client.cookies.clear()  # the probe's own session would go before the header
+        await ask(client, "s")
+    assert engines.served[-1] == home
 
 
 async def test_a_busy_replica_keeps_its_sessions():
@@ -113,6 +132,11 @@ def test_a_replica_is_asked_again_after_the_cooldown_or_when_it_is_well():
     replicas.mark_down(first[0])
     replicas.mark_up(first[0])
     assert replicas.ranking("s", 3) == first
+
+
+def test_a_ranking_depends_on_nothing_but_the_session_and_the_count():
+    """The values of a process with another hash seed: a worker that ranked otherwise would move every session."""
+    assert [Replicas().ranking(session, 4) for session in ("a", "b", "rollout:7")] == RANKINGS
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
