@@ -7,16 +7,17 @@ with the engine's own parsers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from nemo_gym.errors import ContextOverflowError, UpstreamContractError
 from nemo_gym.openai_client import NeMoGymAsyncOpenAI
 from nemo_gym.token_metadata import TokenIds
+from sglang_model.chat_request import hides_special_tokens
 from sglang_model.config import SERVER_TOOL_FORMAT, SGLangModelConfig
 from sglang_model.generate_turn import GeneratedTurn, call_generate, completion_of, parse_report
 from sglang_model.generation_parser import ParsedGeneration, parse_generation, visible_text
-from sglang_model.reasoning_split import thinking_is_open
+from sglang_model.reasoning_split import THINK, thinking_is_open
 from sglang_model.renderers import Renderers
 from sglang_model.rendering import Renderer
 from sglang_model.sampling_params import engine_fields, sampling_params, unhonoured_fields
@@ -67,7 +68,9 @@ class GenerateTransport:
     async def _parsed(
         self, turn: GeneratedTurn, body: Mapping[str, object], client: NeMoGymAsyncOpenAI, renderer: Renderer
     ) -> ParsedGeneration:
-        generated = turn.sampled.generation_token_ids
+        generated: Sequence[int] = turn.sampled.generation_token_ids
+        if hides_special_tokens(body):
+            generated = await _without_special(generated, renderer)
         text = await renderer.decode(generated)
         if not (body.get("no_stop_trim") and body.get("skip_special_tokens") is False):
             matched = None if body.get("no_stop_trim") else turn.finish.matched
@@ -118,3 +121,12 @@ class GenerateTransport:
         if new and len(self._warned) < MAX_WARNINGS:
             self._warned.update(new)
             self._log.warning("/generate cannot honour %s; ignored from here on", ", ".join(new))
+
+
+async def _without_special(token_ids: Sequence[int], renderer: Renderer) -> list[int]:
+    """The ids that are text. The tags of thinking are read from it, so they stay even where they are special tokens."""
+    hidden = set(await renderer.special(token_ids))
+    for token_id in sorted(hidden):
+        if await renderer.decode([token_id]) in (THINK.opening, THINK.closing):
+            hidden.remove(token_id)
+    return [token_id for token_id in token_ids if token_id not in hidden]

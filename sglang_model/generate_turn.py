@@ -80,7 +80,7 @@ def _overflow(error: UpstreamStatusError) -> ContextOverflowError:
 def completion_of(turn: GeneratedTurn, parsed: ParsedGeneration, *, model: str) -> dict[str, object]:
     """A chat completion as SGLang's chat endpoint would send it: reasoning in its own field, and the triple."""
     sampled = turn.sampled
-    message: dict[str, object] = {"role": "assistant", "content": parsed.content or None}
+    message: dict[str, object] = {"role": "assistant", "content": parsed.content}
     if parsed.reasoning:
         message["reasoning_content"] = parsed.reasoning
     if parsed.tool_calls:

@@ -32,7 +32,7 @@ class ParsedGeneration:
 
 def visible_text(decoded: str, eos_markers: Sequence[str], matched: str | int | None = None) -> str:
     """The decoded text without what ended it: a matched stop string, then end markers and the newlines
-    around them.
+    behind them. White space in front of them was sampled for the answer and stays, as on SGLang's chat.
 
     `matched` is `finish_reason.matched`: a stop string, from which on the text is cut (the last token may
     reach beyond it); a token id, whose text is expected among the markers; or None. The stop string that
@@ -44,12 +44,11 @@ def visible_text(decoded: str, eos_markers: Sequence[str], matched: str | int | 
         text = text[: _stop_position(text, matched)]
     markers = [marker for marker in eos_markers if marker]
     while True:
-        shorter = text.rstrip("\n")
-        for marker in markers:
-            shorter = shorter.removesuffix(marker)
-        if shorter == text:
+        ending = text.rstrip("\n")
+        marker = next((marker for marker in markers if ending.endswith(marker)), None)
+        if marker is None:
             return text
-        text = shorter
+        text = ending.removesuffix(marker)
 
 
 def _stop_position(text: str, stop: str) -> int:

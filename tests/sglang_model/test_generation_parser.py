@@ -43,7 +43,9 @@ def statuses(parsed: ParsedGeneration) -> list[str]:
         ("Hi", "Hi"),
         ("Hi<|im_end|>", "Hi"),
         ("Hi<|im_end|>\n", "Hi"),
-        ("Hi\n<|im_end|>\n\n<|endoftext|>\n", "Hi"),
+        ("Hi\n<|im_end|>\n\n<|endoftext|>\n", "Hi\n"),
+        ("Hi\n\n", "Hi\n\n"),
+        ("Hi\n\n<|im_end|>", "Hi\n\n"),
         ("Hi<|im_end|><|im_end|>", "Hi"),
         ("<|im_end|>", ""),
         ("", ""),
@@ -51,7 +53,7 @@ def statuses(parsed: ParsedGeneration) -> list[str]:
         ("  Hi \t<|im_end|>", "  Hi \t"),
     ],
 )
-def test_end_markers_and_the_newlines_around_them_are_not_shown(decoded: str, text: str) -> None:
+def test_end_markers_and_the_newlines_behind_them_are_not_shown(decoded: str, text: str) -> None:
     assert visible_text(decoded, CHATML) == text
 
 
@@ -76,9 +78,9 @@ def test_a_matched_stop_string_is_cut_from_the_text(
     assert visible_text(decoded, CHATML, matched) == text
 
 
-def test_without_markers_only_trailing_newlines_go() -> None:
-    assert visible_text("a<|im_end|>\n", ()) == "a<|im_end|>"
-    assert visible_text("a\n", ("",)) == "a"
+def test_without_markers_the_text_stays_as_it_is() -> None:
+    assert visible_text("a<|im_end|>\n", ()) == "a<|im_end|>\n"
+    assert visible_text("a\n", ("",)) == "a\n"
 
 
 def test_a_call_whose_closing_tag_was_the_stop_string_is_a_call() -> None:

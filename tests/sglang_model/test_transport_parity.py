@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sglang_model.testing import Rule
 from tests.support.engine_client import WEATHER
 from tests.support.local_tokenizer import engine_with, post
 
@@ -22,3 +23,43 @@ def asking(**fields: object) -> dict[str, object]:
 async def test_fields_that_a_client_dumped_as_null_say_nothing(transport):
     response = await post(engine_with(), asking(tools=[WEATHER], **NULLS), transport=transport)
     assert response.status_code == 200, response.text
+
+
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+TWO = f"Both.\n{CALL}\n{CALL.replace('Rome', 'Oslo')}"
+THOUGHT = "<think>\nhm\n</think>\n\n"
+REPLIES = {
+    "text": "Hello.",
+    "text that ends in newlines": "Hello.\n\n",
+    "text that begins with blanks": "\n\n  Hello.",
+    "nothing": "",
+    "a call": CALL,
+    "a call behind text": f"Sure. {CALL}",
+    "two calls": TWO,
+    "a call without arguments": '<tool_call>\n{"name": "get_weather"}\n</tool_call>',
+    "a call, arguments first": '<tool_call>\n{"arguments": {"city": "Rome"}, "name": "get_weather"}\n</tool_call>',
+    "a call with a tag in an argument": CALL.replace("Rome", "a}</tool_call>b"),
+    "control tokens": "see <|im_start|> and <|endoftext|",
+}
+"""SGLang 0.5.13 and 0.5.23 show these alike; docs/verification.md says what their own parsers read otherwise."""
+
+
+async def shown(reply: str, transport: str, **fields: object) -> tuple[object, ...]:
+    engine = engine_with(Rule(reply=reply), reasoning_parser="qwen3")
+    response = await post(engine, asking(**fields), transport=transport)
+    assert response.status_code == 200, response.text
+    choice = response.json()["choices"][0]
+    calls = [call["function"] for call in choice["message"].get("tool_calls") or []]
+    return choice["finish_reason"], choice["message"]["content"], calls
+
+
+@pytest.mark.parametrize("tools", [[WEATHER], None], ids=["tools", "no tools"])
+@pytest.mark.parametrize("thought", [THOUGHT, ""], ids=["thinking", "no thinking"])
+@pytest.mark.parametrize("reply", REPLIES.values(), ids=REPLIES)
+async def test_the_same_ids_show_the_same_answer_on_both_transports(reply, thought, tools):
+    """Without thinking the request says so: else the qwen3 parser takes all text without tags for thinking."""
+    fields: dict[str, object] = {} if thought else {"chat_template_kwargs": {"enable_thinking": False}}
+    if tools:
+        fields["tools"] = tools
+    over_chat = await shown(thought + reply, "chat", **fields)
+    assert await shown(thought + reply, "generate", **fields) == over_chat
