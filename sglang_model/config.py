@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
+from sglang_model.message_forms import check_template_kwargs
 from sglang_model.sessions import DEFAULT_MAX_AGE_SECONDS, DEFAULT_MAX_SESSIONS, DEFAULT_MAX_TOKENS
 from sglang_model.tool_formats import TOOL_FORMATS
 from vllm_model.config import VLLMModelConfig
@@ -109,6 +110,12 @@ class SGLangModelConfig(VLLMModelConfig):
         choices = sorted([*TOOL_FORMATS, SERVER_TOOL_FORMAT])
         if value not in choices:
             raise ValueError(f"expected one of {', '.join(choices)}, got {value!r}")
+        return value
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _the_renderers_own_arguments_stay_its_own(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        check_template_kwargs(value or {})
         return value
 
     @model_validator(mode="after")

@@ -10,16 +10,21 @@ import logging
 from nemo_gym.errors import ConfigError, UpstreamContractError, UpstreamStatusError
 from nemo_gym.openai_client import NeMoGymAsyncOpenAI
 from sglang_model.config import SGLangModelConfig
-from sglang_model.message_forms import MessageForms
+from sglang_model.message_forms import MessageForms, normalise_messages
 from sglang_model.renderer import LocalRenderer, load_renderer, read_chat_template
 from sglang_model.rendering import Renderer
 from sglang_model.server_renderer import ServerRenderer
-from sglang_model.splice_types import Pins, RefusalReason
+from sglang_model.splice_types import Pins, RefusalReason, Rendered, RenderFailed, RenderRequest
 from sglang_model.template_probe import probe_template
 from sglang_model.template_profile import TemplateProfile, describe
 
 TOKENIZER_PROBE = "Grüße, 世界! 3.14 <|im_end|>\n\n</s><|eot_id|>  \tfoo_bar"
-"""A text on which two tokenizers are unlikely to agree unless they are the same."""
+"""A text on which two tokenizers are unlikely to agree unless they are the same; all added tokens stand behind it."""
+
+TEMPLATE_PROBE = "Say something."
+PROBE_TOOLS = (
+    {"type": "function", "function": {"name": "probe", "description": "A probe.", "parameters": {}}},
+)
 
 
 class Renderers:
@@ -91,13 +96,21 @@ class Renderers:
         )
 
     def _tested_profile(self) -> TemplateProfile | None:
-        """The self-test of the template. Raises ConfigError when pinned markers or suffix contradict it."""
+        """The self-test of the template. Raises ConfigError for one that shows no message, or contradicts the pins."""
         if self.local is None:
             return None
         profile = probe_template(
             self.local.render, self.local.tokens, self._config.chat_template_kwargs, pins=self.pins
         )
         self._log.info("chat template:\n%s", describe(profile))
+        self._check_that_messages_show(self.local, profile)
+        markers = self.pins.eos_markers
+        if markers and profile.markers and not set(markers) & set(profile.markers):
+            raise ConfigError(
+                f"none of sglang_eos_markers {list(markers)} ends a turn: with this chat template and tokenizer those "
+                f"are {list(profile.markers)}; leave it out to have them derived",
+                param="sglang_eos_markers",
+            )
         for shape, check in profile.spliceable.items():
             if check.refusal is RefusalReason.PINNED_SUFFIX_MISMATCH:
                 raise ConfigError(
@@ -111,18 +124,37 @@ class Renderers:
             )
         return profile
 
+    def _check_that_messages_show(self, local: LocalRenderer, profile: TemplateProfile) -> None:
+        """With a template that cannot show one message every turn would be a 400, or answer a prompt without it."""
+        config = self._config
+        message = normalise_messages(({"role": "user", "content": TEMPLATE_PROBE},), profile.forms)
+        shown = local.render(
+            RenderRequest(
+                message, PROBE_TOOLS if profile.needs_tools else None, config.chat_template_kwargs or {}, True
+            )
+        )
+        if isinstance(shown, Rendered) and TEMPLATE_PROBE in shown.text:
+            return
+        given = (
+            name for name in ("sglang_chat_template", "sglang_chat_template_path") if getattr(config, name)
+        )
+        param = next(given, "sglang_tokenizer")
+        why = shown.message if isinstance(shown, RenderFailed) else "its text does not stand in the prompt"
+        raise ConfigError(f"{param}: the chat template cannot show a user message: {why}", param=param)
+
     async def _compare_tokenizers(self, local: LocalRenderer, client: NeMoGymAsyncOpenAI) -> None:
         """The engine's tokenizer must be the one that is loaded here: other ids are another prompt."""
+        text = TOKENIZER_PROBE + "".join(local.tokens.texts)
         try:
             answer = await client.create_tokenize(
-                model=self._config.model, prompt=TOKENIZER_PROBE, add_special_tokens=False
+                model=self._config.model, prompt=text, add_special_tokens=False
             )
         except UpstreamStatusError as error:
             self._log.warning(
                 "the engine's tokenizer cannot be compared with the local one: %s", error.message
             )
             return
-        ours = await local.compute(lambda encode: list(encode(TOKENIZER_PROBE)))
+        ours = await local.compute(lambda encode: list(encode(text)))
         if answer.get("tokens") != ours:
             raise UpstreamContractError(
                 f"{self._config.name}: the tokenizer loaded here is not the engine's: a test text has {len(ours)} ids "

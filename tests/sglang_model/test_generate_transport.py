@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import httpx
 import pytest
@@ -489,8 +490,11 @@ async def test_an_id_beyond_the_models_vocabulary_never_reaches_the_engine():
 
 
 @pytest.mark.parametrize("transport", ["generate", "chat"])
-async def test_another_tokenizer_than_the_engines_is_found_before_the_first_turn(transport, tmp_path):
-    engine = saying("Hello there!", tokenizer_folder=_other_tokenizer(tmp_path))
+@pytest.mark.parametrize("difference", ["merges", "added token"])
+async def test_another_tokenizer_than_the_engines_is_found_before_the_first_turn(
+    transport, difference, tmp_path
+):
+    engine = saying("Hello there!", tokenizer_folder=_other_tokenizer(tmp_path, difference))
     response = await post(engine, PLAIN, transport=transport)
     assert response.status_code == 500
     message = response.json()["error"]["message"]
@@ -499,10 +503,13 @@ async def test_another_tokenizer_than_the_engines_is_found_before_the_first_turn
     assert engine.samples == []
 
 
-def _other_tokenizer(folder):
-    """The engine's tokenizer without its later merges: most short words still have the same ids."""
+def _other_tokenizer(folder: Path, difference: str) -> Path:
+    """The engine's tokenizer without its later merges, or without one of its added tokens."""
     source = json.loads((tokenizer_folder() / "tokenizer.json").read_text())
-    source["model"]["merges"] = source["model"]["merges"][:100]
+    if difference == "merges":
+        source["model"]["merges"] = source["model"]["merges"][:100]
+    else:
+        source["added_tokens"] = source["added_tokens"][:-1]
     (folder / "tokenizer.json").write_text(json.dumps(source))
     (folder / "tokenizer_config.json").write_text((tokenizer_folder() / "tokenizer_config.json").read_text())
     return folder
