@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import http.client
 import multiprocessing as mp
-import os
 import socket
 import statistics
 import tempfile
@@ -37,7 +36,6 @@ TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": 
 RESULT = "The quick brown fox jumps over the lazy dog near the river bank while it rains. " * 16
 CALL = '<tool_call>\n{"name": "look", "arguments": {"city": "Paris"}}\n</tool_call><|im_end|>'
 SAMPLES = (1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000)
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class InstantEngine(httpx.AsyncBaseTransport):
@@ -102,8 +100,8 @@ def probe(port: int, pipe: Connection) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+    """CPU time of all threads, in nanoseconds: a tick of /proc/<pid>/stat is longer than a turn."""
+    return sum(int(task.read_text().split()[0]) for task in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
 
 
 def rollout(folder: Path, longest: int, *, splice: bool) -> dict[int, tuple[float, float]]:

@@ -43,6 +43,7 @@ from nemo_gym.webserver import (
     StartupErrorMiddleware,
     configure_logging,
     exit_for_config_error,
+    leave_startup_objects_alone,
     raise_open_files_limit,
     serve,
     serve_with_workers,
@@ -150,6 +151,7 @@ class SimpleServer(BaseServer):
             async with outer(application) as state:
                 try:
                     await self.on_startup()
+                    leave_startup_objects_alone()
                     yield state
                 finally:
                     await self.on_shutdown()

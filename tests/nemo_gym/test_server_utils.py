@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import resource
 import signal
@@ -233,3 +234,13 @@ def test_the_limit_of_open_files_is_raised_but_never_lowered() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (512, before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_what_the_start_made_is_left_out_of_later_garbage_collections():
+    app = scripted_model().setup_webserver()
+    gc.unfreeze()
+    try:
+        async with app.router.lifespan_context(app):
+            assert gc.get_freeze_count() > 1000
+    finally:
+        gc.unfreeze()
