@@ -18,7 +18,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.global_config import global_config_from_environment
 from nemo_gym.server_utils import ServerClient, SimpleServer
 from nemo_gym.webserver import CancelledAtShutdownFilter, raise_open_files_limit, uvicorn_options
-from tests.support.model_server import client_for
+from tests.support.model_server import client_for, scripted_model
 from tests.support.server_process import NAME, environment, server_process
 from tests.support.tiny_server import TinyServer
 
