@@ -58,42 +58,41 @@ _DECODER: Final = json.JSONDecoder(parse_float=_finite)
 
 @dataclass(frozen=True, slots=True)
 class ConversationDigests:
-    """A conversation of n messages as its n + 1 prefixes: entry k stands for the first k messages.
+    """A conversation of n messages: n + 1 prefixes, n traces.
 
-    Equal entries of `semantic` mean the same conversation. `exact` also tells apart assistant turns that
-    differ in nothing but reasoning or outer blanks; it is there to choose between turns that are equal
-    otherwise, and means nothing when a client leaves reasoning out. `assistant_ends` are the k whose last
-    message is the assistant's.
+    `semantic[k]` stands for the first k messages; equal entries mean the same conversation. `traces[i]`
+    stands for what message i has beyond its meaning, reasoning and outer blanks of an assistant turn, and
+    is empty if there is nothing: a client that sends reasoning back says by it which of several turns of
+    equal words it means. `assistant_ends` are the k whose last message is the assistant's.
     """
 
     semantic: tuple[bytes, ...]
-    exact: tuple[bytes, ...]
+    traces: tuple[bytes, ...]
     assistant_ends: tuple[int, ...]
 
     @property
     def messages(self) -> int:
-        return len(self.semantic) - 1
+        return len(self.traces)
 
     def followed_by(self, message: object) -> ConversationDigests:
-        """Return the digests of this conversation with `message` behind it, for example the reply just
-        sampled.
-        """
-        semantic, exact = _step(self.semantic[-1], self.exact[-1], message)
+        """Return the digests with `message` behind the others, for example the reply just sampled."""
+        own, trace = _message_digests(message)
         ends = (*self.assistant_ends, self.messages + 1) if _is_assistant(message) else self.assistant_ends
-        return ConversationDigests((*self.semantic, semantic), (*self.exact, exact), ends)
+        return ConversationDigests(
+            (*self.semantic, _digest(self.semantic[-1] + own)), (*self.traces, trace), ends
+        )
 
 
 def digest_conversation(messages: Sequence[object]) -> ConversationDigests:
     """Return the digests of all prefixes of `messages`; any input has some, and none raises."""
-    start = bytes(DIGEST_SIZE)
-    semantic, exact, ends = [start], [start], []
+    semantic, traces, ends = [bytes(DIGEST_SIZE)], [], []
     for count, message in enumerate(messages, start=1):
-        next_semantic, next_exact = _step(semantic[-1], exact[-1], message)
-        semantic.append(next_semantic)
-        exact.append(next_exact)
+        own, trace = _message_digests(message)
+        semantic.append(_digest(semantic[-1] + own))
+        traces.append(trace)
         if _is_assistant(message):
             ends.append(count)
-    return ConversationDigests(tuple(semantic), tuple(exact), tuple(ends))
+    return ConversationDigests(tuple(semantic), tuple(traces), tuple(ends))
 
 
 def digest_rendering(
@@ -108,7 +107,7 @@ def digest_rendering(
     chosen per request; entries that are None are as good as absent.
     """
     others = {name: value for name, value in (other_inputs or {}).items() if value is not None}
-    return _digest(canonical_form([list(tools or ()), dict(chat_template_kwargs or {}), others]))
+    return _digest(canonical_form([tools or [], chat_template_kwargs or {}, others]))
 
 
 def _digest(data: bytes) -> bytes:
@@ -119,19 +118,18 @@ def _is_assistant(message: object) -> bool:
     return isinstance(message, Mapping) and message.get("role") == "assistant"
 
 
-def _step(semantic: bytes, exact: bytes, message: object) -> tuple[bytes, bytes]:
-    """Chain one message behind both digests; every part has a fixed size, so none runs into the next."""
-    extra = b""
+def _message_digests(message: object) -> tuple[bytes, bytes]:
+    """The digest of what a message means, and its trace."""
+    trace = b""
     if not isinstance(message, Mapping):
         form = canonical_form(["no message", message])
     elif message.get("role") == "assistant":
         meaning, unseen = _assistant_meaning(message)
         form = canonical_form(["assistant", meaning])
-        extra = _digest(canonical_form(unseen)) if any(unseen) else b""
+        trace = _digest(canonical_form(unseen)) if any(unseen) else b""
     else:
         form = canonical_form(["given", _given_meaning(message)])
-    own = _digest(form)
-    return _digest(semantic + own), _digest(exact + own + extra)
+    return _digest(form), trace
 
 
 def _given_meaning(message: Mapping[str, object]) -> dict[str, object]:
@@ -152,7 +150,7 @@ def _given_content(content: object) -> object:
 
 
 def _assistant_meaning(message: Mapping[str, object]) -> tuple[dict[str, object], list[str]]:
-    """The visible turn, and what only `exact` looks at: reasoning and the blank space around the text."""
+    """The visible turn, and what only the trace holds: reasoning and the blank space around the text."""
     content = message.get("content")
     parts = content if isinstance(content, (list, tuple)) else [] if _is_empty(content) else [content]
     texts: list[str] = []

@@ -115,7 +115,7 @@ class _Row(NamedTuple):
     finish: int
     rendering: int
     stop_token_id: int
-    exact: bytes
+    trace: bytes
 
 
 _ROW: Final = struct.Struct(f"<IIiIIq{DIGEST_SIZE}s")
@@ -184,7 +184,7 @@ class SessionTree:
                 turn for turn in same_meaning if self._renderings[self._row(turn).rendering] == rendering
             ]
             if turns:
-                return self._match(turns, conversation.exact[end], end, unknown)
+                return self._match(turns, conversation.traces[end - 1], end, unknown)
             if same_meaning:
                 why = MissReason.RENDERING_CHANGED
             elif conversation.semantic[end - 1] in self._turn_of:
@@ -212,7 +212,7 @@ class SessionTree:
             finish=_place(self._finishes, turn.finish),
             rendering=_place(self._renderings, turn.rendering),
             stop_token_id=_NO_STOP if turn.stop_token_id is None else turn.stop_token_id,
-            exact=turn.conversation.exact[-1],
+            trace=turn.conversation.traces[-1],
         )
         for twin in twins:
             if self._is_same_turn(self._row(twin), new, packed.ids):
@@ -241,11 +241,12 @@ class SessionTree:
         return twins
 
     def _is_same_turn(self, old: _Row, new: _Row, ids: PackedIds) -> bool:
-        alike = new._replace(sequence=old.sequence, older=old.older, exact=old.exact) == old
+        alike = new._replace(sequence=old.sequence, older=old.older, trace=old.trace) == old
         return alike and self._sequences.sequence(old.sequence) == ids
 
-    def _match(self, turns: list[int], exact: bytes, end: int, shortfall: MissReason | None) -> Match:
-        as_sent = [turn for turn in turns if self._row(turn).exact == exact]
+    def _match(self, turns: list[int], trace: bytes, end: int, shortfall: MissReason | None) -> Match:
+        # Without a trace it is not known whether the client leaves reasoning out or there was none.
+        as_sent = [turn for turn in turns if self._row(turn).trace == trace] if trace else []
         candidates = as_sent or turns
         row = self._row(candidates[0])
         return Match(

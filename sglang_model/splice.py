@@ -174,8 +174,9 @@ def _prove(
     shown = yield from render_marked(request, reply)
     if isinstance(shown, Refusal):
         return shown
-    view = replace(view, bound=shown.bound(view.tail), closing=shown.closing(reply.new_messages))
-    if cut is not None and cut.position > (view.bound or 0):
+    bound = shown.bound(view.tail)
+    view = replace(view, bound=bound, closing=shown.closing(reply.new_messages))
+    if cut is not None and cut.position > bound:
         # A new text begins like the last position's close; what the reply owns ends in front of it.
         cut = None
     if cut is None and suffix is not None:
@@ -187,9 +188,5 @@ def _prove(
         cut = cut_at_opener(view, stop, prompt) or cut
     if isinstance(cut, Refusal):
         return cut
-    if view.bound is None or cut.position > view.bound:
-        return Refusal(
-            RefusalReason.TURN_END_NOT_FOUND, "the turn's end lies behind the start of the new messages"
-        )
     proof = shown.prove(view.tail, reply.new_messages)
     return proof if isinstance(proof, Refusal) else Cut(cut.position, cut.flags | proof)

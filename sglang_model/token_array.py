@@ -72,9 +72,6 @@ class SharedSequences:
         self.stored = 0
         """Number of ids that these sequences hold themselves, those of `add_held` left out."""
 
-    def __len__(self) -> int:
-        return len(self._own)
-
     def add(self, ids: PackedIds, bases: Iterable[int] = ()) -> int:
         """Store `ids` behind the longest beginning that one of `bases` has in common with them."""
         base, shared = self.best_base(ids, bases)

@@ -63,6 +63,11 @@ class TurnView:
                     length = span.start
         return length
 
+    @property
+    def owns_all(self) -> bool:
+        """Whether history shows all that the last position has: closers without an end."""
+        return self.last is not None and self.owned == len(self.last)
+
     def is_stop(self, text: str) -> bool:
         return text in self.tokens.stops
 
@@ -219,8 +224,7 @@ def _cut_without_end(view: TurnView, stop: str) -> Cut | None:
     """Step 6c: the template writes no end here, so the sampled stop token stays as an extra token."""
     flags = frozenset({SpliceFlag.FOREIGN_STOP})
     if view.calls:
-        closers = view.last
-        return Cut(len(closers), flags) if closers is not None and view.tail.startswith(closers) else None
+        return Cut(view.owned, flags) if view.owns_all else None
     if view.last is None:
         return Cut(0, flags) if len(view.tokens.spans(view.tail, view.bound)) <= 1 else None
     ahead = view.tokens.spans(view.tail, view.bound)
@@ -242,8 +246,8 @@ def _cut_unterminated(view: TurnView, marker: Span | None) -> Cut | Refusal:
         return _cut_off_text(view)
     if marker is not None:
         return Cut(marker.start, _CUT_OFF)
-    if view.last is not None and view.tail.startswith(view.last):
-        return Cut(len(view.last), _CUT_OFF)
+    if view.owns_all:
+        return Cut(view.owned, _CUT_OFF)
     return Refusal(
         RefusalReason.TURN_END_NOT_FOUND, "a tool call was cut off, and the template shows no end of its turn"
     )

@@ -21,8 +21,8 @@ def meaning(*messages: object) -> bytes:
     return digest_conversation(messages).semantic[-1]
 
 
-def exact(*messages: object) -> bytes:
-    return digest_conversation(messages).exact[-1]
+def trace(*messages: object) -> bytes:
+    return digest_conversation(messages).traces[-1]
 
 
 CALL = call("call_1", "weather", '{"city": "Köln", "days": 3}')
@@ -209,10 +209,10 @@ def test_every_prefix_has_the_digest_that_it_has_alone() -> None:
     whole = digest_conversation(messages)
     for count in range(len(messages) + 1):
         assert whole.semantic[count] == meaning(*messages[:count])
-        assert whole.exact[count] == exact(*messages[:count])
     assert whole.messages == 5
     assert whole.assistant_ends == (3, 5)
-    assert {len(digest) for digest in (*whole.semantic, *whole.exact)} == {DIGEST_SIZE}
+    assert {len(digest) for digest in whole.semantic} == {DIGEST_SIZE}
+    assert [len(one) for one in whole.traces] == [0, 0, DIGEST_SIZE, 0, 0]
 
 
 def test_a_reply_appended_is_the_conversation_with_it() -> None:
@@ -227,14 +227,19 @@ def test_where_one_message_ends_counts() -> None:
     assert meaning(user("a")) != meaning(user("a"), user(""))
 
 
-def test_exact_tells_reasoning_and_outer_blanks_apart_and_nothing_else() -> None:
-    plain, thought = assistant("42"), assistant("42", reasoning_content="a")
-    assert exact(plain) == meaning(plain)
-    assert exact(thought) != exact(assistant("42", reasoning_content="b")) != exact(plain)
-    assert exact(assistant("42\n")) != exact(plain)
-    # The same reasoning, wherever it stands, and also behind another message.
-    assert exact(thought, user("x")) == exact(assistant("<think>\na\n</think>42"), user("x"))
-    assert exact(thought, user("x")) != exact(plain, user("x"))
+def test_a_trace_is_reasoning_and_outer_blanks_wherever_they_stand() -> None:
+    thought = assistant("42", reasoning_content="a")
+    assert (
+        trace(thought) == trace(assistant("<think>\na\n</think>42")) == trace(assistant("42", reasoning="a"))
+    )
+    assert trace(thought) != trace(assistant("42", reasoning_content="b"))
+    assert trace(assistant("42\n")) not in (trace(thought), b"")
+    assert trace(user("x"), thought) == trace(thought)
+
+
+def test_without_reasoning_there_is_no_trace() -> None:
+    assert trace(assistant("42")) == trace(assistant(None, tool_calls=[CALL])) == b""
+    assert trace({**user(" x "), "reasoning_content": "a"}) == b""
 
 
 def test_digests_are_the_same_in_every_process() -> None:
@@ -311,4 +316,4 @@ def test_template_inputs_change_the_rendering() -> None:
 
 
 def test_an_empty_conversation_has_a_digest() -> None:
-    assert digest_conversation([]) == ConversationDigests((bytes(DIGEST_SIZE),), (bytes(DIGEST_SIZE),), ())
+    assert digest_conversation([]) == ConversationDigests((bytes(DIGEST_SIZE),), (), ())

@@ -130,6 +130,15 @@ def test_an_edit_is_named_although_every_turn_behind_it_is_unknown_too(session: 
     assert session.find([user("u"), assistant("edited"), *behind]) is MissReason.ASSISTANT_EDITED
 
 
+def test_an_edit_is_named_although_the_conversation_began_with_turns_that_were_never_sampled(
+    session: Session,
+) -> None:
+    example = [user("2+2?"), assistant("4"), user("3+3?")]
+    session.sample(example, assistant("6"), [1], [2])
+    assert session.match([*example, assistant("6"), user("v")]).token_ids.tolist() == [1, 2]
+    assert session.find([*example, assistant("7"), user("v")]) is MissReason.ASSISTANT_EDITED
+
+
 def test_a_turn_that_went_on_after_an_assistant_message_leaves_that_turn_as_it_was(session: Session) -> None:
     session.sample([user("u")], assistant("a"), [1], [2])
     session.sample([user("u"), assistant("a")], assistant("b"), [3], [4])
@@ -244,6 +253,27 @@ def test_reasoning_sent_back_decides_between_equal_words(session: Session) -> No
     without = session.match([user("u"), assistant("a"), user("v")])
     assert without.token_ids.tolist() == [1, 12]
     assert without.ambiguous
+
+
+def test_reasoning_of_the_last_turn_decides_although_that_of_earlier_turns_was_dropped(
+    session: Session,
+) -> None:
+    first = [user("u"), assistant("a", reasoning_content="early"), user("v")]
+    session.sample(first[:1], first[1], [1], [2])
+    for number, thought in enumerate(("first", "second")):
+        session.sample(first, assistant("b", reasoning_content=thought), [3], [10 + number])
+    request = [user("u"), assistant("a"), user("v"), assistant("b", reasoning_content="first"), user("w")]
+    match = session.match(request)
+    assert match.token_ids.tolist() == [1, 2, 3, 10]
+    assert not match.ambiguous
+
+
+def test_no_reasoning_in_the_request_does_not_mean_that_none_was_sampled(session: Session) -> None:
+    session.sample([user("u")], assistant("a"), [1], [2])
+    session.sample([user("u")], assistant("a", reasoning_content="hm"), [1], [3])
+    match = session.match([user("u"), assistant("a"), user("v")])
+    assert match.token_ids.tolist() == [1, 3]
+    assert match.ambiguous
 
 
 def test_the_same_turn_again_is_stored_once_and_is_the_latest(session: Session) -> None:

@@ -76,7 +76,11 @@ class Model:
             alike = [turn for turn in session.turns if turn.answers(messages[:end])]
             usable = [turn for turn in alike if turn.rendering == rendering]
             if usable:
-                as_sent = [turn for turn in usable if turn.conversation == messages[:end]] or usable
+                thought = messages[end - 1].get("reasoning")
+                same_thought = [
+                    t for t in usable if thought and t.conversation[-1].get("reasoning") == thought
+                ]
+                as_sent = same_thought or usable
                 return (
                     as_sent[-1].ids,
                     as_sent[-1].prompt_length,

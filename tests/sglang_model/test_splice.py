@@ -192,6 +192,27 @@ def test_a_templates_error_that_quotes_the_conversation_is_withheld(content: str
     assert content not in found.detail
 
 
+def test_a_templates_error_that_quotes_a_part_of_a_message_is_withheld() -> None:
+    template = "{{- raise_exception('Cannot say: ' + messages[1].content[7:30]) }}"
+    made = request(previous=(system("Be kind."), user("a very private sentence of the user")))
+    assert "private" not in refusal(made, JinjaRenderer(template)).detail
+
+
+def test_a_text_that_the_template_reads_as_a_switch_is_flagged_as_altered() -> None:
+    template = family("chatml-bare").template.replace("m.content", "m.content.replace('/no_think', '')")
+    found = fragment(request(user("/no_think And then?")), JinjaRenderer(template))
+    assert found.text == CHATML_NEXT.replace("And", " And")
+    assert found.flags == {SpliceFlag.NEW_MESSAGE_ALTERED}
+
+
+def test_a_text_that_the_template_shows_as_something_else_is_refused() -> None:
+    template = family("chatml-bare").template.replace(
+        "m.content", "(m.content if m.content != '12' else 'dozen')"
+    )
+    found = refusal(request(user("12")), JinjaRenderer(template))
+    assert found.reason is RefusalReason.NEW_MESSAGE_UNPROVEN
+
+
 def test_a_reply_that_the_template_shows_twice_or_never_is_refused() -> None:
     for body in ("{{ m.content + m.content }}", "{{ m.role }}"):
         template = "{% for m in messages %}" + body + "<|im_end|>{% endfor %}"
@@ -519,6 +540,13 @@ def test_pinned_markers_decide_which_stop_tokens_may_replace_the_end() -> None:
     found = fragment(made)
     assert found.text == f"<|im_end|>{CHATML_NEXT}"
     assert found.flags == {SpliceFlag.FOREIGN_STOP}
+
+
+def test_a_stop_token_that_is_no_pinned_marker_still_ends_the_turn_it_closes() -> None:
+    bare = SpecialTokens((), ("<|im_end|>", "<|endoftext|>"))
+    found = fragment(request(tokens=bare, pins=Pins(eos_markers=("<|endoftext|>",))))
+    assert found.text == CHATML_NEXT
+    assert found.flags == frozenset()
 
 
 def test_a_full_rendering_climbs_the_same_ladder_of_forms() -> None:

@@ -190,7 +190,8 @@ def written_otherwise(draw: st.DrawFn, reply: Message) -> Message:
 def edited(reply: Message) -> Message:
     calls = reply.get("tool_calls")
     if not isinstance(calls, list):
-        return {**reply, "content": f"{reply['content']} edited"}
+        # On both sides, because either may be reasoning (an unclosed `<think>`, a lone `</think>`).
+        return {**reply, "content": f"edited {reply['content']} edited"}
     function = {**calls[-1]["function"], "arguments": '{"z": "edited"}'}
     return {**reply, "tool_calls": [*calls[:-1], {**calls[-1], "function": function}]}
 

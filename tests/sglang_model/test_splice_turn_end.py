@@ -85,6 +85,9 @@ def test_a_close_that_reads_otherwise_in_history_is_found_and_flagged() -> None:
     made = view('", "id": 1]\n<e>\n<u>NEW', '"]\n<e>\n', calls=True)
     differs = frozenset({SpliceFlag.CLOSE_DIFFERS_IN_HISTORY})
     assert cut(made, "<e>") == Cut(len('", "id": 1]\n<e>'), differs)
+    assert cut(view('", "id": 1]\n<e>\n<u>NEW', '"]\n', calls=True), "<e>") == Cut(
+        len('", "id": 1]\n<e>'), differs
+    )
     tokens = view('", "id": 1]</call>\n<e>\n<u>NEW', '"]</call>\n<e>\n', calls=True)
     assert cut(tokens, "<e>") == Cut(len('", "id": 1]</call>\n<e>'), differs)
 
@@ -153,6 +156,13 @@ def test_a_template_that_ends_no_last_turn_has_its_history_end_as_marker() -> No
 
 def test_a_call_without_an_end_keeps_the_stop_token_behind_its_closers() -> None:
     assert cut(view('"}</call><u><a>NEW', '"}</call>', calls=True), "<e>") == Cut(len('"}</call>'), FOREIGN)
+
+
+def test_a_new_text_that_begins_like_the_last_positions_end_is_not_taken_for_closers() -> None:
+    """Nothing but the last position has the end, and the user's text spells it."""
+    made = TurnView('"]<u>NEW', '"]<u>', True, TOKENS, bound=len('"]'))
+    assert isinstance(find_cut(made, "<e>"), Refusal)
+    assert isinstance(find_cut(made, None), Refusal)
 
 
 def test_a_call_is_refused_where_its_closers_are_not_known() -> None:
@@ -228,8 +238,9 @@ def test_without_a_last_position_an_end_is_known_by_following_the_users_text_too
     assert cut(made, "<e>") == Cut(len("<end>"), SUBSTITUTED)
     assert isinstance(cut(replace(made, closing="<end><a>"), "<e>"), Refusal)
     assert isinstance(cut(replace(made, closing=None), "<e>"), Refusal)
-    apart = view("<end>x<s>user NEW", None, closing="<end>x<s>assistant")
-    assert isinstance(cut(apart, "<e>"), Refusal)
+    for closing in ("<end>x<s>assistant", "<end><s>assistant"):
+        apart = view("<end>x<s>user NEW", None, closing=closing)
+        assert isinstance(cut(apart, "<e>"), Refusal)
 
 
 def test_a_call_that_runs_into_the_next_turn_ends_in_front_of_the_token_that_opens_turns() -> None:

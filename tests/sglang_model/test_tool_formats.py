@@ -11,7 +11,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 import pytest
@@ -26,7 +27,9 @@ from sglang_model.tool_parsers import ParsedToolCalls, parse_tool_calls
 from tests.support.rendered_calls import ARGUMENTS, DIALECTS, SOUP, TAGS, Call, Dialect, as_markup, tool
 
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.label)
-each_format = pytest.mark.parametrize("format_name", sorted(TOOL_FORMATS))
+each_format = pytest.mark.parametrize(
+    "format_name", sorted({row.parse: name for name, row in TOOL_FORMATS.items()}.values())
+)
 
 ARGS: Mapping[str, object] = {"city": "Paris", "days": 3, "tags": ["a", ["b"]]}
 TOOLS = [tool("get_weather", ARGS), tool("ls")]
@@ -179,6 +182,17 @@ def test_calls_that_a_cut_argument_quotes_are_never_executed(dialect: Dialect) -
 
 
 @each_dialect
+def test_a_call_after_a_torso_counts_only_if_the_model_went_on_to_its_end(dialect: Dialect) -> None:
+    call = dialect.render("get_weather", {"city": "Paris"})
+    text = f"{call[: call.index('ris')]}\n{dialect.render('ls', {})}"
+    finished, cut = parse(text, dialect), parse(text, dialect, finished=False)
+    assert calls_of(finished) == [("ls", {})]
+    assert finished.content.startswith(call[: call.index("ris")])
+    assert (cut.tool_calls, cut.content) == ((), text)
+    assert statuses(cut) == [ParseStatus.UNCLOSED_BLOCK]
+
+
+@each_dialect
 def test_an_argument_that_holds_a_whole_call_is_a_string(dialect: Dialect) -> None:
     arguments = {"city": f"before {dialect.render('ls', {'x': 'y'})} after"}
     parsed = parse(dialect.render("get_weather", arguments), dialect)
@@ -249,26 +263,48 @@ def test_a_failed_block_stays_in_the_content_to_the_last_space(
             position = parsed.content.index(attempt.raw, position) + len(attempt.raw)
 
 
+LOOPS = (
+    "<tool_call><function=f><parameter=a>",
+    "<function=f>\n<parameter=a>\n",
+    "<function=undeclared>\n<parameter=a{n}>\n",
+    "<tool_call>f<arg_key>a</arg_key><arg_value>",
+    '<tool_call>{"name": "f", "arguments": {"a": "',
+    '<|python_tag|>{"name": "',
+    '[TOOL_CALLS] [{"name": ',
+    "<tool_call>[[",
+)
+
+
+def python_calls(function: Callable[[], object]) -> int:
+    """How many Python functions are called while this one runs: work, counted and not timed."""
+    count = 0
+
+    def profile(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(profile)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
 @each_format
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_model_stuck_in_a_loop_is_parsed_in_full(format_name: str, finished: bool) -> None:
-    """With a parser that looks ahead anew from every opening tag, this takes hours."""
-    units = (
-        "<tool_call><function=f><parameter=a>",
-        "<function=f>\n<parameter=a>\n",
-        "<function=undeclared>\n<parameter=a{n}>\n",
-        "<tool_call>f<arg_key>a</arg_key><arg_value>",
-        '<tool_call>{"name": "f", "arguments": {"a": "',
-        '<|python_tag|>{"name": "',
-        '[TOOL_CALLS] [{"name": ',
-        "<tool_call>[[",
-    )
-    for unit in units:
-        text = "".join(unit.replace("{n}", str(number)) for number in range(20_000)) + "</tool_call>"
-        parsed = parse_tool_calls(
-            text, format_name=format_name, tools=[tool("f", {"a": "x"})], finished=finished
-        )
+@pytest.mark.parametrize("closings", [0, 1], ids=["open", "closed"])
+@pytest.mark.parametrize("unit", LOOPS)
+def test_a_model_stuck_in_a_loop_costs_linear_work(
+    format_name: str, finished: bool, closings: int, unit: str
+) -> None:
+    def parse_loop(length: int) -> None:
+        opened = "".join(unit.replace("{n}", str(number)) for number in range(length))
+        text = opened + "</tool_call>" * (1 + closings * length)
+        parsed = parse_tool_calls(text, format_name=format_name, tools=[tool("f", ARGS)], finished=finished)
         assert (parsed.tool_calls, parsed.content) == ((), text)
+
+    assert python_calls(lambda: parse_loop(800)) < 3 * python_calls(lambda: parse_loop(400))
 
 
 def test_deeply_nested_json_is_refused_rather_than_left_to_the_stack() -> None:

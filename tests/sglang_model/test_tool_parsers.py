@@ -142,7 +142,14 @@ def parse_coder(text: str, *, finished: bool = True) -> ParsedToolCalls:
 
 STRINGS = (
     *("null", "007", "1e5", "123_456", "true", "  indented\n\n", "\n", "", "你好 🚀", "{'a'}"),
-    *("</parameter> inside", "<parameter=x>", "a </function> b", "<tool_call>", "</tool_call>"),
+    *(
+        "</parameter> inside",
+        "<parameter=x>",
+        "<parameter=text>",
+        "a </function> b",
+        "<tool_call>",
+        "</tool_call>",
+    ),
     "<function=g>\n</function>",
 )
 
@@ -157,6 +164,12 @@ def test_qwen3_coder_string_values_are_verbatim(value: str) -> None:
 def test_qwen3_coder_arguments_keep_their_characters() -> None:
     parsed = parse_coder(qwen3_coder("f", text="你好 🚀"))
     assert parsed.tool_calls[0]["function"]["arguments"] == '{"text": "你好 🚀"}'
+
+
+def test_qwen3_coder_parameter_that_was_given_already_does_not_begin_again_inside_a_value() -> None:
+    value = "see <parameter=number> above"
+    parsed = parse_coder(qwen3_coder("f", number="1", text=value))
+    assert arguments_of(parsed) == [{"number": 1, "text": value}]
 
 
 @pytest.mark.parametrize("value", ["nan", "NaN", "inf", "-Infinity", "1e400"])
@@ -221,6 +234,14 @@ def test_qwen3_coder_mention_of_a_tag_is_reported_and_stays() -> None:
     parsed = parse_coder(text)
     assert (parsed.tool_calls, parsed.content) == ((), text)
     assert outcome(parsed) == [("invalid_markup", False), ("unclosed_block", False)]
+
+
+@pytest.mark.parametrize("wrapper", ["<tool_call>\n", ""])
+def test_qwen3_coder_name_alone_is_a_call_only_to_a_declared_tool(wrapper: str) -> None:
+    parsed = parse_coder(f"{wrapper}<function=f>\n")
+    assert arguments_of(parsed) == [{}]
+    assert outcome(parsed) == [("ok", True)]
+    assert outcome(parse_coder(f"{wrapper}<function=g>\n")) == [("unclosed_block", False)]
 
 
 def test_qwen3_coder_of_a_repeated_parameter_the_last_one_counts() -> None:
@@ -321,6 +342,7 @@ def parse_llama(text: str, *, finished: bool = True) -> ParsedToolCalls:
         '\n{"name": "f", "parameters": {"a": 1}}\n{"name": "g", "arguments": {}};\n',
         '<|python_tag|>{"name": "f", "parameters": {"a": 1}};{"name": "g"}',
         '<|python_tag|>{"name": "f", "parameters": {"a": 1}}\n<|python_tag|>{"name": "g"}',
+        '<|python_tag|>{"name": "f", "parameters": {"a": 1}};<|python_tag|>{"name": "g"}',
         '<|python_tag|>[{"name": "f", "parameters": {"a": 1}}, {"name": "g"}]',
         '{"name": "f", "parameters": {"a": 1}} <|python_tag|> {"name": "g"}',
         '{"type": "function", "name": "f", "parameters": {"a": 1}} {"name": "g", "parameters": {}}',
@@ -410,6 +432,14 @@ def test_glm45_block_that_is_no_call_stays_whole(text: str, status: str) -> None
     parsed = parse_glm(text)
     assert (parsed.tool_calls, parsed.content) == ((), text)
     assert outcome(parsed) == [(status, False)]
+
+
+def test_glm45_name_alone_is_a_call_only_to_a_declared_tool() -> None:
+    parsed = parse_glm("Then: <tool_call>f\n")
+    assert (arguments_of(parsed), parsed.content) == ([{}], "Then:")
+    assert outcome(parsed) == [("ok", True)]
+    assert parse_glm("Then: <tool_call>g\n").tool_calls == ()
+    assert parse_glm("Then: <tool_call>f\n", finished=False).tool_calls == ()
 
 
 def test_glm45_call_that_never_ends_does_not_swallow_the_next_one() -> None:
