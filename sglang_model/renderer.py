@@ -91,6 +91,10 @@ class LocalRenderer:
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._backend = getattr(tokenizer, "backend_tokenizer", None)
+        if self._backend is not None:
+            # A tokenizer.json may have been saved with the lengths of somebody's training run.
+            self._backend.no_truncation()
+            self._backend.no_padding()
         self._lock = threading.Lock()
         self._threads = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="renderer")
         self.stop_token_ids = frozenset(stop_token_ids)
