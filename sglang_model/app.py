@@ -104,6 +104,7 @@ class SGLangModel(VLLMModel):
     def _preprocess_chat_completion_create_params(self, request: Request, body_dict: Body) -> Body:
         body = super()._preprocess_chat_completion_create_params(request, body_dict)
         body = chat_request.without_nulls(chat_request.without_carried_token_ids(body))
+        body = chat_request.with_refusals_as_text(body)
         check_template_kwargs(chat_request.rendering_kwargs(body))
         if self.config.transport == "generate":
             require_one_choice(body)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from nemo_gym.token_metadata import TOKEN_FIELDS
-from vllm_model.chat_body import Body, messages_of
+from vllm_model.chat_body import Body, Message, messages_of
 from vllm_model.engine_answer import message_of
 
 CARRIED_FIELDS = (*TOKEN_FIELDS, "routed_experts")
@@ -87,6 +87,24 @@ def without_carried_token_ids(body: Body) -> Body:
         for message in messages_of(body)
     ]
     return {**body, "messages": stripped}
+
+
+def with_refusals_as_text(body: Body) -> Body:
+    """The assistant's refusals as the text that they are: SGLang's chat knows no such part and shows nothing of it."""
+    return {**body, "messages": [_with_refusals_as_text(message) for message in messages_of(body)]}
+
+
+def _with_refusals_as_text(message: Message) -> Message:
+    content = message.get("content")
+    if message.get("role") != "assistant" or not isinstance(content, list):
+        return message
+    return {**message, "content": [_as_text(part) for part in content]}
+
+
+def _as_text(part: object) -> object:
+    if isinstance(part, Mapping) and part.get("type") == "refusal":
+        return {"type": "text", "text": part.get("refusal")}
+    return part
 
 
 def without_forged_token_ids(choice: Body) -> None:

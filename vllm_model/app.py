@@ -168,6 +168,7 @@ class VLLMModel(SimpleResponsesAPIModel):
         body = {**body_dict, "model": config.model}
         if config.replace_developer_role_with_system:
             body = chat_body.with_system_for_developer(body)
+        body = chat_body.without_empty_tool_calls(body)
         body = chat_body.with_chat_template_kwargs(body, config.chat_template_kwargs)
         if config.uses_reasoning_parser:
             body = with_reasoning_fields(body, keep=config.uses_interleaved_reasoning)

@@ -37,6 +37,17 @@ def with_system_for_developer(body: Body) -> Body:
     return {**body, "messages": renamed}
 
 
+def without_empty_tool_calls(body: Body) -> Body:
+    """No calls are no `tool_calls`: OpenAI refuses an empty list, and templates such as Llama 3.1's read its first."""
+    tidied = [
+        {key: value for key, value in message.items() if key != "tool_calls"}
+        if "tool_calls" in message and not message["tool_calls"]
+        else message
+        for message in messages_of(body)
+    ]
+    return {**body, "messages": tidied}
+
+
 def with_chat_template_kwargs(body: Body, configured: Mapping[str, object] | None) -> Body:
     """Chat template arguments of the configuration, of `metadata.chat_template_kwargs` and of the request.
 
