@@ -29,6 +29,9 @@ live: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m sglang_model.config_reference > docs/configuration.md
+	$(BIN)/python -m sglang_model.splice_report --into docs/transports.md
+	@test -z "$$SGLANG_GYM_TEST_DATA" || \
+		$(BIN)/python -m sglang_model.splice_report "$$SGLANG_GYM_TEST_DATA/chat_templates" --into docs/transports.md
 
 clean:
 	rm -rf $(VENV)

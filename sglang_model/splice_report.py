@@ -6,6 +6,8 @@ template families; docs/transports.md holds its output. The verdicts are the ora
 
 from __future__ import annotations
 
+import argparse
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -77,6 +79,11 @@ def report(templates: Mapping[str, str]) -> str:
     return _markdown(*_measured(templates))
 
 
+def family_report() -> str:
+    """The same for the template families of our own."""
+    return _markdown(_measured_families(), [])
+
+
 def _measured(templates: Mapping[str, str]) -> tuple[list[TemplateResult], list[str]]:
     known = {name: facts_of(name, text) for name, text in templates.items()}
     results = [measure(name, templates[name], facts) for name, facts in known.items() if facts is not None]
@@ -140,17 +147,39 @@ def _refusals(results: Sequence[TemplateResult]) -> list[str]:
     return lines
 
 
-def main(arguments: Sequence[str]) -> int:
+def write_block(document: Path, name: str, content: str) -> None:
+    """Replace what stands between `<!-- name: ... -->` and the next `<!-- end -->` in a document."""
+    block = re.compile(rf"(<!-- {re.escape(name)}: .*?-->\n).*?(\n<!-- end -->)", re.DOTALL)
+    text = document.read_text(encoding="utf-8")
+    document.write_text(
+        block.sub(lambda found: found[1] + content.rstrip() + found[2], text), encoding="utf-8"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     """Print the report for a directory of templates, or for our own families; 1 if any fragment is wrong."""
-    if arguments:
-        files = sorted(Path(arguments[0]).glob("*.jinja"))
-        results, unknown = _measured({file.stem: file.read_text(encoding="utf-8") for file in files})
+    parser = argparse.ArgumentParser(description="What can be spliced, conversation shapes by chat templates")
+    parser.add_argument(
+        "directory", nargs="?", type=Path, help="with .jinja files; else the families of our own"
+    )
+    parser.add_argument(
+        "--into", type=Path, metavar="FILE", help="write the table into its block of a document"
+    )
+    arguments = parser.parse_args(argv)
+    if arguments.directory is None:
+        block, results, unknown = "families", _measured_families(), []
     else:
-        results, unknown = _measured_families(), []
-    sys.stdout.write(_markdown(results, unknown))
+        block = "real templates"
+        files = sorted(arguments.directory.glob("*.jinja"))
+        results, unknown = _measured({file.stem: file.read_text(encoding="utf-8") for file in files})
+    markdown = _markdown(results, unknown)
+    if arguments.into is not None:
+        write_block(arguments.into, block, markdown)
+    else:
+        sys.stdout.write(markdown)
     cells = [cell for result in results for cell in (*result.cells, *result.server_cells)]
     return 1 if any(cell.verdict is Verdict.WRONG for cell in cells) else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
