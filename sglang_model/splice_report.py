@@ -167,7 +167,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     arguments = parser.parse_args(argv)
     if arguments.directory is None:
-        block, results, unknown = "families", _measured_families(), []
+        block, results = "families", _measured_families()
+        unknown: list[str] = []
     else:
         block = "real templates"
         files = sorted(arguments.directory.glob("*.jinja"))
