@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from typing_extensions import TypedDict
 
-from nemo_gym.sampling_fields import Count, NoStream, Number
+from nemo_gym.sampling_fields import Count, NoStream, Number, Texts
 from nemo_gym.tagged_union import PlainPath, described, field_of, text_or_parts
 
 
@@ -61,7 +61,7 @@ class ToolResultBlock(_Part):
     tool_use_id: str
     content: (
         Annotated[
-            Annotated[str, Tag("text")] | Annotated[list[ResultPart], Tag("parts")],
+            Annotated[str, Tag("text")] | Annotated[list[ResultPart], Field(fail_fast=True), Tag("parts")],
             Discriminator(text_or_parts),
             PlainPath("content", "a string or a list of blocks"),
         ]
@@ -91,7 +91,7 @@ TaggedBlock: TypeAlias = Annotated[
 class AnthropicMessageParam(_Part):
     role: Literal["user", "assistant"]
     content: Annotated[
-        Annotated[str, Tag("text")] | Annotated[list[TaggedBlock], Tag("parts")],
+        Annotated[str, Tag("text")] | Annotated[list[TaggedBlock], Field(fail_fast=True), Tag("parts")],
         Discriminator(text_or_parts),
         PlainPath("content", "a string or a list of blocks"),
     ]
@@ -121,12 +121,12 @@ class AnthropicRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
-    messages: Annotated[list[AnthropicMessageParam], Field(min_length=1)]
+    messages: Annotated[list[AnthropicMessageParam], Field(min_length=1, fail_fast=True)]
     model: str | None = None
     max_tokens: Count | None = None
     system: (
         Annotated[
-            Annotated[str, Tag("text")] | Annotated[list[TextBlock], Tag("parts")],
+            Annotated[str, Tag("text")] | Annotated[list[TextBlock], Field(fail_fast=True), Tag("parts")],
             Discriminator(text_or_parts),
             PlainPath("system", "a string or a list of text blocks"),
         ]
@@ -135,8 +135,8 @@ class AnthropicRequest(BaseModel):
     temperature: Number | None = None
     top_p: Number | None = None
     top_k: Annotated[int, Field(strict=True)] | None = None
-    stop_sequences: list[str] | None = None
-    tools: list[AnthropicTool] | None = None
+    stop_sequences: Texts | None = None
+    tools: Annotated[list[AnthropicTool], Field(fail_fast=True)] | None = None
     tool_choice: AnthropicToolChoice | None = None
     metadata: AnthropicMetadata | None = None
     stream: NoStream = None

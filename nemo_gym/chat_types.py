@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Discriminator, Field, StrictBool, Tag, with_con
 from typing_extensions import TypedDict
 
 from nemo_gym.responses_types import Metadata
-from nemo_gym.sampling_fields import Count, NoStream, SamplingFields
+from nemo_gym.sampling_fields import Count, NoStream, SamplingFields, Texts
 from nemo_gym.tagged_union import PlainPath, described, part_type, text_or_parts
 from nemo_gym.token_metadata import LogProbs, RoutedExperts, TokenIDLogProbMixin, TokenIds, has_token_metadata
 
@@ -69,7 +69,8 @@ NeMoGymChatCompletionContentPartParam: TypeAlias = Annotated[
 
 NeMoGymChatCompletionContent: TypeAlias = (
     Annotated[
-        Annotated[str, Tag("text")] | Annotated[list[NeMoGymChatCompletionContentPartParam], Tag("parts")],
+        Annotated[str, Tag("text")]
+        | Annotated[list[NeMoGymChatCompletionContentPartParam], Field(fail_fast=True), Tag("parts")],
         Discriminator(text_or_parts),
         PlainPath("content", "a string, a list of parts or null"),
     ]
@@ -117,7 +118,7 @@ class NeMoGymChatCompletionAssistantMessageParam(TypedDict, total=False):
 
     role: Required[Literal["assistant"]]
     content: NeMoGymChatCompletionContent
-    tool_calls: list[NeMoGymChatCompletionMessageToolCallParam] | None
+    tool_calls: Annotated[list[NeMoGymChatCompletionMessageToolCallParam], Field(fail_fast=True)] | None
     reasoning_content: str | None
     reasoning: str | None
     refusal: str | None
@@ -148,7 +149,7 @@ def _message_kind(message: object) -> str:
     role = message.get("role")
     if role == "assistant" and has_token_metadata(message):
         return "assistant_for_training"
-    return role if role in _ROLES and isinstance(role, str) else described(role)
+    return role if isinstance(role, str) and role in _ROLES else described(role)
 
 
 _ROLES = {"developer", "system", "user", "assistant", "tool"}
@@ -199,7 +200,7 @@ class NeMoGymChatCompletionCreateParamsNonStreaming(SamplingFields):
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
-    messages: Annotated[list[NeMoGymChatCompletionMessageParam], Field(min_length=1)]
+    messages: Annotated[list[NeMoGymChatCompletionMessageParam], Field(min_length=1, fail_fast=True)]
     model: str | None = None
     logprobs: StrictBool | None = None
     max_completion_tokens: Count | None = None
@@ -209,11 +210,11 @@ class NeMoGymChatCompletionCreateParamsNonStreaming(SamplingFields):
     reasoning_effort: str | None = None
     stream: NoStream = None
     tool_choice: NeMoGymChatToolChoice | None = None
-    tools: list[NeMoGymChatCompletionToolParam] | None = None
+    tools: Annotated[list[NeMoGymChatCompletionToolParam], Field(fail_fast=True)] | None = None
     top_logprobs: Count | None = None
 
     audio: object = None
-    modalities: list[str] | None = None
+    modalities: Texts | None = None
     moderation: object = None
     prediction: object = None
     prompt_cache_key: str | None = None

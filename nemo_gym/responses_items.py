@@ -9,9 +9,14 @@ from __future__ import annotations
 from typing import Annotated, Literal, TypeAlias
 
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage
-from openai.types.responses.response_output_item import McpApprovalRequest, McpCall, McpListTools
+from openai.types.responses.response_output_item import (
+    McpApprovalRequest,
+    McpCall,
+    McpListTools,
+    McpListToolsTool,
+)
 from openai.types.responses.response_reasoning_item import Content, Summary
-from pydantic import BaseModel, ConfigDict, Discriminator, Tag, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from nemo_gym.responses_parts import NeMoGymContent, NeMoGymInputContent, NeMoGymInputPart
 from nemo_gym.tagged_union import PlainPath, described, field_of
@@ -35,16 +40,16 @@ class NeMoGymResponseReasoningItem(BaseModel):
     """Reasoning of the model. It has no `status`: OpenAI answers 400 when one is sent back."""
 
     id: str
-    summary: list[NeMoGymSummary]
+    summary: Annotated[list[NeMoGymSummary], Field(fail_fast=True)]
     type: Literal["reasoning"] = "reasoning"
-    content: list[NeMoGymReasoningContent] | None = None
+    content: Annotated[list[NeMoGymReasoningContent], Field(fail_fast=True)] | None = None
     encrypted_content: str | None = None
 
 
 class NeMoGymResponseOutputMessage(ResponseOutputMessage):
     """What the assistant said, as the server answered it."""
 
-    content: list[NeMoGymContent]  # type: ignore[assignment]  # narrower parts; openai's list is invariant
+    content: Annotated[list[NeMoGymContent], Field(fail_fast=True)]  # type: ignore[assignment]  # narrower parts; openai's list is invariant
     role: Literal["assistant"] = "assistant"
     status: ItemStatus = "completed"
     type: Literal["message"] = "message"
@@ -73,7 +78,7 @@ class NeMoGymMessage(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    content: list[NeMoGymInputPart]
+    content: Annotated[list[NeMoGymInputPart], Field(fail_fast=True)]
     role: Literal["user", "system", "developer"]
     status: ItemStatus = "completed"
     type: Literal["message"] = "message"
@@ -116,6 +121,7 @@ class NeMoGymMcpCall(McpCall):
 
 class NeMoGymMcpListTools(McpListTools):
     id: str = ""
+    tools: Annotated[list[McpListToolsTool], Field(fail_fast=True)]
 
 
 class NeMoGymMcpApprovalRequest(McpApprovalRequest):
@@ -185,10 +191,12 @@ def output_item_kind(item: object) -> str:
 def _item_kind(item: object, kind: object) -> str:
     if kind is None and isinstance(item, (dict, BaseModel)):
         return "none"
+    if not isinstance(kind, str):  # first, because a list or an object cannot be looked for in a set
+        return described(item if kind is None else kind)
     if kind == "message":
         kind = _message_kind(item)
     elif kind not in {"function_call", "reasoning"}:
-        return kind if isinstance(kind, str) and kind in _UNTRAINED_KINDS else described(kind or item)
+        return kind if kind in _UNTRAINED_KINDS else described(kind or item)
     if kind == "tool_message":
         return kind
     return f"{kind}_for_training" if has_token_metadata(item) else kind
@@ -201,7 +209,7 @@ def _message_kind(item: object) -> str:
     role, parts = field_of(item, "role"), isinstance(field_of(item, "content"), (list, tuple))
     if role == "assistant":
         return "output_message" if parts and isinstance(field_of(item, "id"), str) else "easy_message"
-    if role in {"user", "system", "developer"}:
+    if role in ("user", "system", "developer"):
         return "message" if parts and field_of(item, "status") is not None else "easy_message"
     return "tool_message" if role == "tool" else f"message with role {described(role)}"
 
@@ -234,4 +242,4 @@ _PATH = PlainPath(
 
 NeMoGymResponseInputItem: TypeAlias = Annotated[NeMoGymResponseItem, Discriminator(input_item_kind), _PATH]
 NeMoGymResponseOutputItem: TypeAlias = Annotated[NeMoGymResponseItem, Discriminator(output_item_kind), _PATH]
-NeMoGymResponseInput: TypeAlias = list[NeMoGymResponseInputItem]
+NeMoGymResponseInput: TypeAlias = Annotated[list[NeMoGymResponseInputItem], Field(fail_fast=True)]

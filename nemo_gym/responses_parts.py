@@ -10,7 +10,7 @@ from openai.types.responses import (
     ResponseOutputRefusal,
     ResponseOutputText,
 )
-from openai.types.responses.response_output_text import Annotation
+from openai.types.responses.response_output_text import Annotation, Logprob
 from pydantic import ConfigDict, Discriminator, Field, Tag, with_config
 from typing_extensions import TypedDict
 
@@ -18,7 +18,8 @@ from nemo_gym.tagged_union import PlainPath, part_type, text_or_parts
 
 
 class NeMoGymResponseOutputText(ResponseOutputText):
-    annotations: list[Annotation] = Field(default_factory=list)
+    annotations: Annotated[list[Annotation], Field(fail_fast=True)] = Field(default_factory=list)
+    logprobs: Annotated[list[Logprob], Field(fail_fast=True)] | None = None
     type: Literal["output_text"] = "output_text"
 
 
@@ -80,7 +81,7 @@ NeMoGymInputPart: TypeAlias = Annotated[
 ]
 
 NeMoGymInputContent: TypeAlias = Annotated[
-    Annotated[str, Tag("text")] | Annotated[list[NeMoGymInputPart], Tag("parts")],
+    Annotated[str, Tag("text")] | Annotated[list[NeMoGymInputPart], Field(fail_fast=True), Tag("parts")],
     Discriminator(text_or_parts),
     PlainPath("content", "a string or a list of parts"),
 ]

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Discriminator, Field, StrictBool, Tag, with_con
 from typing_extensions import TypedDict
 
 from nemo_gym.responses_items import NeMoGymResponseInput, NeMoGymResponseOutputItem
-from nemo_gym.sampling_fields import Count, NoStream, SamplingFields
+from nemo_gym.sampling_fields import Count, NoStream, SamplingFields, Texts
 from nemo_gym.tagged_union import PlainPath, described, field_of
 
 Metadata: TypeAlias = dict[str, str | None]
@@ -113,7 +113,7 @@ class NeMoGymResponseCreateParamsNonStreaming(SamplingFields):
     stream: NoStream = None
     text: NeMoGymTextConfig | None = None
     tool_choice: NeMoGymToolChoice | None = "auto"
-    tools: list[NeMoGymToolParam] | None = Field(default_factory=list)
+    tools: Annotated[list[NeMoGymToolParam], Field(fail_fast=True)] | None = Field(default_factory=list)
     top_logprobs: Count | None = None
 
     access_programs: object = None
@@ -122,7 +122,7 @@ class NeMoGymResponseCreateParamsNonStreaming(SamplingFields):
     context_management: object = None
     conversation: object = None
     image: object = None
-    include: list[str] | None = None
+    include: Texts | None = None
     max_tool_calls: int | None = None
     moderation: object = None
     prompt: object = None

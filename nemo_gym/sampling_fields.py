@@ -13,6 +13,8 @@ from pydantic_core import PydanticCustomError
 
 Number: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Count: TypeAlias = Annotated[int, Field(strict=True, ge=0)]
+Texts: TypeAlias = Annotated[list[str], Field(fail_fast=True)]
+"""Judged up to its first bad element, like every list of a request: each further error costs time on the loop."""
 
 
 def _no_stream(value: object) -> object:
@@ -32,7 +34,7 @@ class SamplingFields(BaseModel):
     top_p: Number | None = None
     n: Annotated[int, Field(strict=True, ge=1)] | None = None
     seed: StrictInt | None = None
-    stop: str | list[str] | None = None
+    stop: str | Texts | None = None
     frequency_penalty: Number | None = None
     presence_penalty: Number | None = None
     logit_bias: dict[str, Number] | None = None
@@ -42,8 +44,8 @@ class SamplingFields(BaseModel):
     min_p: Number | None = None
     repetition_penalty: Number | None = None
     min_tokens: Count | None = None
-    stop_token_ids: list[StrictInt] | None = None
-    stop_regex: str | list[str] | None = None
+    stop_token_ids: Annotated[list[StrictInt], Field(fail_fast=True)] | None = None
+    stop_regex: str | Texts | None = None
     ignore_eos: StrictBool | None = None
     no_stop_trim: StrictBool | None = None
     skip_special_tokens: StrictBool | None = None

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import orjson
 import pytest
@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from nemo_gym.anthropic_types import AnthropicRequest
 from nemo_gym.error_responses import install_error_handling
 from nemo_gym.errors import RequestError
 from nemo_gym.openai_utils import (
@@ -17,7 +18,11 @@ from nemo_gym.openai_utils import (
 from nemo_gym.request_body import decode_object, read_model, validate_object
 from tests.support.model_server import CHAT_BODY, client_for
 
+Json = dict[str, object]
+
 LIMIT = 1000
+OUTPUT_TEXT: Json = {"type": "output_text", "text": "x"}
+TOOL_RESULT: Json = {"type": "tool_result", "tool_use_id": "t"}
 
 
 def echo_app() -> FastAPI:
@@ -218,6 +223,85 @@ def test_further_errors_are_counted() -> None:
     error = chat_error(temperature="hot", top_p="high", stop=5)
     assert error.param == "temperature"
     assert str(error).endswith("got a string (+2 more)")
+
+
+NO_TEXTS: list[object] = [["user"], {"a": 1}, 5, True, 1.5, None]
+
+
+@pytest.mark.parametrize("value", NO_TEXTS)
+def test_a_role_that_is_no_text_is_named(value: object) -> None:
+    error = chat_error(messages=[{"role": value, "content": "x"}])
+    assert error.param == "messages.0"
+    assert "role: expected developer, system, user, assistant or tool" in str(error)
+    error = responses_error(input=[{"type": "message", "role": value, "content": "x"}])
+    assert error.param == "input.0"
+    assert "got message with role" in str(error)
+
+
+@pytest.mark.parametrize("value", [value for value in NO_TEXTS if value is not None])
+def test_an_item_type_that_is_no_text_is_named(value: object) -> None:
+    error = responses_error(input=[{"type": value, "role": "user", "content": "x"}])
+    assert error.param == "input.0"
+    assert "item type: expected message (user, system, developer, assistant or tool), reasoning" in str(error)
+    assert str(error).endswith(f"got a value of kind {type(value).__name__}")
+
+
+def message(role: str = "user", **fields: object) -> dict[str, object]:
+    return {"role": role, "content": "x", **fields}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda bad: {"messages": bad},
+        lambda bad: {"messages": [message(content=bad)]},
+        lambda bad: {"messages": [message("assistant", tool_calls=bad)]},
+        lambda bad: {"messages": [message()], "tools": bad},
+        lambda bad: {"messages": [message()], "stop_token_ids": bad},
+    ],
+)
+def test_a_chat_request_is_judged_up_to_the_first_bad_element(body: Callable[[object], Json]) -> None:
+    assert str(chat_error(**body([{}, {}, 5]))) == str(chat_error(**body([{}])))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda bad: {"input": bad},
+        lambda bad: {"input": [message(content=bad)]},
+        lambda bad: {"input": [message(content=bad, status="completed")]},
+        lambda bad: {"input": [message("assistant", content=bad, id="msg_1")]},
+        lambda bad: {"input": [message("assistant", id="m", content=[OUTPUT_TEXT | {"annotations": bad}])]},
+        lambda bad: {"input": [message("assistant", id="m", content=[OUTPUT_TEXT | {"logprobs": bad}])]},
+        lambda bad: {"input": [{"type": "reasoning", "id": "r", "summary": bad}]},
+        lambda bad: {"input": [{"type": "reasoning", "id": "r", "summary": [], "content": bad}]},
+        lambda bad: {"input": [{"type": "mcp_list_tools", "server_label": "s", "tools": bad}]},
+        lambda bad: {"tools": bad},
+        lambda bad: {"include": bad},
+    ],
+)
+def test_a_responses_request_is_judged_up_to_the_first_bad_element(body: Callable[[object], Json]) -> None:
+    assert str(responses_error(**body([{}, {}, 5]))) == str(responses_error(**body([{}])))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda bad: {"messages": bad},
+        lambda bad: {"messages": [message(content=bad)]},
+        lambda bad: {"messages": [message(content=[TOOL_RESULT | {"content": bad}])]},
+        lambda bad: {"messages": [message()], "system": bad},
+        lambda bad: {"messages": [message()], "tools": bad},
+        lambda bad: {"messages": [message()], "stop_sequences": bad},
+    ],
+)
+def test_an_anthropic_request_is_judged_up_to_the_first_bad_element(body: Callable[[object], Json]) -> None:
+    def error(bad: list[object]) -> str:
+        with pytest.raises(RequestError) as caught:
+            validate_object(body(bad), AnthropicRequest)
+        return str(caught.value)
+
+    assert error([{}, {}, 5]) == error([{}])
 
 
 def test_values_are_never_repeated() -> None:
