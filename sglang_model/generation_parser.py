@@ -69,7 +69,7 @@ def parse_generation(
     format_name: str,
     tools: Iterable[object] | None = None,
     tool_choice: object = None,
-    parallel_tool_calls: bool = True,
+    parallel_tool_calls: bool | None = None,
     thinking_open: bool | None = None,
     reasoning_tags: ReasoningTags = THINK,
     separate_reasoning: bool = True,

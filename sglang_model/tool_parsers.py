@@ -59,7 +59,7 @@ def parse_tool_calls(
     *,
     format_name: str,
     tools: Iterable[object] | None = None,
-    parallel_tool_calls: bool = True,
+    parallel_tool_calls: bool | None = None,
     finished: bool = True,
 ) -> ParsedToolCalls:
     """Takes the tool calls of a format out of a text; ConfigError for an unknown format name.
@@ -74,7 +74,11 @@ def parse_tool_calls(
 
 
 def collect(
-    segments: Sequence[Segment], chosen: ToolFormat, tools: DeclaredTools, *, parallel_tool_calls: bool = True
+    segments: Sequence[Segment],
+    chosen: ToolFormat,
+    tools: DeclaredTools,
+    *,
+    parallel_tool_calls: bool | None = None,
 ) -> ParsedToolCalls:
     """Turns segments into calls, content and report.
 
@@ -95,7 +99,7 @@ def collect(
             status = ParseStatus.OK
             if tools.rejects(call.name):
                 status = ParseStatus.UNKNOWN_TOOL
-            elif tool_calls and not parallel_tool_calls:
+            elif tool_calls and parallel_tool_calls is False:
                 status = ParseStatus.SECOND_CALL
             report.append(ParseAttempt(status, segment.raw, call.name, call_id, segment.repaired))
             function = FunctionCall(name=call.name, arguments=call.arguments)

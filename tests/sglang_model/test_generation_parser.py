@@ -159,6 +159,7 @@ def test_second_call_under_parallel_tool_calls_false_is_kept_and_reported() -> N
     parsed = parse(CALL + CALL, parallel_tool_calls=False)
     assert names(parsed) == ["f", "f"]
     assert statuses(parsed) == ["ok", "second_call"]
+    assert statuses(parse(CALL + CALL, parallel_tool_calls=None)) == ["ok", "ok"]
 
 
 def test_without_separation_thinking_stays_in_the_content_and_is_still_not_executed() -> None:
