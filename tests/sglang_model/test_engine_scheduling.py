@@ -42,12 +42,9 @@ async def test_a_held_request_is_aborted_by_the_prefix_of_its_rid(prompt: str) -
     async with engine_client(rules=RULES) as client:
         held = asyncio.ensure_future(client.generate(prompt, rid="session-1-turn-2"))
         await client.engine.gate("door").until_waiting()
-        other = await client.http.post("/abort_request", json={"rid": "turn-2"})
-        await client.generate("free")
-        assert not held.done()
         own = await client.http.post("/abort_request", json={"rid": "session-1"})
         item = (await held).json()
-    assert (other.status_code, own.status_code, own.content) == (200, 200, b"")
+    assert (own.status_code, own.content) == (200, b"")
     assert item["meta_info"]["finish_reason"]["type"] == "abort"
     expected = [] if prompt == "queued" else client.engine.tokenizer.encode(REPLY)[:2]
     assert item["output_ids"] == expected
@@ -63,7 +60,7 @@ async def test_abort_all_reaches_every_request_in_flight() -> None:
     assert reasons == ["abort", "abort"]
 
 
-@pytest.mark.parametrize("body", [{"rid": "never-seen"}, {}, {"rid": ""}])
+@pytest.mark.parametrize("body", [{"rid": "never-seen"}, {"rid": "ine"}, {}, {"rid": ""}])
 async def test_aborting_nothing_is_no_error(body: dict[str, str]) -> None:
     async with engine_client(rules=RULES) as client:
         held = asyncio.ensure_future(client.generate("queued", rid="mine"))
