@@ -1,23 +1,23 @@
 """Live tests need SGLang's own server, with `--tool-call-parser qwen25 --reasoning-parser qwen3`.
 
-SGLANG_LIVE_URLS lists their addresses, separated by commas. The scripted replies these tests expect are those of a
-CPU harness around SGLang's real HTTP server; docs/verification.md says what ran.
+SGLANG_LIVE_URLS lists their addresses, separated by commas; they run the script `rules.json` (see `policy`) in a
+window of 2048 tokens or more. SGLANG_LIVE_TOKENIZER names the folder of the model's tokenizer; without it, what
+renders here is skipped. docs/verification.md says how to start such servers, and what ran.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
 
-import httpx
 import pytest
+
+from tests.live.servers import version_of
+from tests.support.recorder import Recorder
 
 LIVE_URLS = [
     url.strip().rstrip("/") for url in os.environ.get("SGLANG_LIVE_URLS", "").split(",") if url.strip()
 ]
-
-
-def version_of(url: str) -> str:
-    return str(httpx.get(f"{url}/server_info", timeout=30).json()["version"])
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -30,3 +30,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     urls = [pytest.param(url, id=version) for url, version in found if version in wanted]
     reason = f"SGLANG_LIVE_URLS names no SGLang {' or '.join(sorted(wanted))}"
     metafunc.parametrize("live_engine", urls or [pytest.param("", marks=pytest.mark.skip(reason=reason))])
+
+
+@pytest.fixture
+async def recorder() -> AsyncIterator[Recorder]:
+    made = Recorder()
+    yield made
+    await made.inner.aclose()

@@ -1,9 +1,9 @@
-"""What the model says in the ten turns of test_live_history: each turn's text, in tokens that no tokenizer would choose.
+"""What the model says in the live tests, above all in ten turns whose tokens no tokenizer would choose.
 
     python -m tests.live.policy TOKENIZER > tests/live/rules.json
 
-writes the script for the engine's side; `MINI_SGL_RULES` of the CPU harness takes that file. The last message of turn
-n carries the words "step n:", and the script looks for the latest of them.
+writes the script for the engine's side (docs/verification.md). The last message of turn n carries the words "step n:",
+and the script looks for the latest of them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from tests.support.replies import REPLIES, THOUGHT
 
 IM_END, END_OF_TEXT = "<|im_end|>", "<|endoftext|>"
 
@@ -61,8 +63,8 @@ STEPS = (
     ),
     Step(
         user="step 6: Stop. What is the weather in Zürich?",
-        says='<think>\nAnother call.\n</think>\n\n<tool_call>\n{"arguments":{"city":"Z\\u00fcrich"},"name":"get_weather"}\n'
-        "</tool_call>",
+        says="<think>\nAnother call.\n</think>\n\n"
+        '<tool_call>\n{"arguments":{"city":"Z\\u00fcrich"},"name":"get_weather"}\n</tool_call>',
     ),
     Step(
         results=('step 7: {"sky": "clear <b>&amp;</b>", "wind": null}',),
@@ -84,22 +86,33 @@ STEPS = (
     ),
 )
 
+ROME = '<think>\nx\n</think>\n\n<tool_call>\n{"name":"get_weather","arguments":{"city":"Rome"}}\n</tool_call>'
 OTHER_RULES: tuple[dict[str, object], ...] = (
-    {
-        "when": "weather in Rome(?!.*tool_response)",
-        "reply": '<think>\nx\n</think>\n\n<tool_call>\n{"name":"get_weather","arguments":{"city":"Rome"}}\n</tool_call>',
-    },
+    {"when": "call twice", "reply": REPLIES["two calls"]},
+    {"when": "weather in Rome(?!.*tool_response)", "reply": ROME},
     {"when": "say hello", "reply": "<think>\nshort\n</think>\n\nHello there!"},
-    {"when": "say plain", "reply": "Hello STOP there"},
-    {"when": "say no thinking", "reply": "No thinking here."},
     {
         "when": "fail none",
         "reply": "partial answer here",
         "abort_at": 2,
         "abort": {"message": None, "status_code": None},
     },
+    {"when": "hold me", "reply": "held", "hold": 20},
 )
-"""What the other live tests ask for."""
+"""What the other live tests ask for, one turn each."""
+
+
+def shown_as(name: str, *, thinking: bool) -> str:
+    """What to ask for one of the replies of tests/support/replies.py."""
+    return f"show {name} {'after thinking' if thinking else 'at once'}"
+
+
+def reply_rules() -> list[dict[str, object]]:
+    return [
+        {"when": shown_as(name, thinking=thinking), "reply": (THOUGHT if thinking else "") + reply}
+        for name, reply in REPLIES.items()
+        for thinking in (True, False)
+    ]
 
 
 def pieces(text: str) -> list[str]:
@@ -119,17 +132,15 @@ def rules(encode: Callable[[str], Sequence[int]]) -> list[dict[str, object]]:
             "eos": False,
         }
         made.append({**rule, "delay": step.delay} if step.delay else rule)
-    return [*made, *OTHER_RULES]
+    return [*made, *reply_rules(), *OTHER_RULES]
 
 
 def main(tokenizer: str) -> None:
     from transformers import AutoTokenizer
 
     loaded = AutoTokenizer.from_pretrained(tokenizer)
-    written = [
-        json.dumps(rule, ensure_ascii=False)
-        for rule in rules(lambda text: loaded.encode(text, add_special_tokens=False))
-    ]
+    made = rules(lambda text: loaded.encode(text, add_special_tokens=False))
+    written = [json.dumps(rule, ensure_ascii=False) for rule in made]
     sys.stdout.write("[\n" + ",\n".join(written) + "\n]\n")
 
 

@@ -2,75 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
-import httpx
 import orjson
 import pytest
 
+from tests.live.rollout import CHAT_TOOLS, RESPONSES_TOOLS, TRIPLE
+from tests.live.servers import window_of
 from tests.support.model_servers import agent, make_sglang
+from tests.support.recorder import Recorder
 
 pytestmark = [pytest.mark.live]
 
-FUNCTION = {
-    "name": "get_weather",
-    "description": "Weather of a city",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-}
-CHAT_TOOLS = [{"type": "function", "function": FUNCTION}]
-RESPONSES_TOOLS = [{"type": "function", **FUNCTION, "strict": False}]
 QUESTION = "What is the weather in Rome?"
 GREEDY = {"temperature": 0.0}
-TRIPLE = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
-
-
-class Recorder(httpx.AsyncBaseTransport):
-    """Passes calls to the engine over a real socket and keeps what went each way."""
-
-    def __init__(self) -> None:
-        self.inner = httpx.AsyncHTTPTransport()
-        self.calls: list[tuple[httpx.Request, bytes]] = []
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        response = await self.inner.handle_async_request(request)
-        body = await response.aread()
-        self.calls.append((request, body))
-        return httpx.Response(response.status_code, headers=response.headers, content=body, request=request)
-
-    def engine_turn(self) -> dict[str, list[object]]:
-        return triple_of(orjson.loads(self.calls[-1][1]))
-
-    async def replayed_turn(self) -> dict[str, list[object]]:
-        """What the engine reports when the very same request is sent to it once more, without this project."""
-        request = self.calls[-1][0]
-        async with httpx.AsyncClient(timeout=120) as client:
-            answer = await client.post(
-                request.url, content=request.content, headers={"content-type": "application/json"}
-            )
-        return triple_of(answer.json())
-
-
-def triple_of(answer: dict) -> dict[str, list[object]]:
-    choice = answer["choices"][0]
-    entries = choice["meta_info"]["output_token_logprobs"]
-    return {
-        "prompt_token_ids": choice["prompt_token_ids"],
-        "generation_token_ids": [entry[1] for entry in entries],
-        "generation_log_probs": [entry[0] for entry in entries],
-    }
-
-
-@pytest.fixture
-async def recorder() -> AsyncIterator[Recorder]:
-    made = Recorder()
-    yield made
-    await made.inner.aclose()
 
 
 async def check_turn(turn: dict, recorder: Recorder) -> None:
     ours = {field: turn[field] for field in TRIPLE}
-    assert ours == recorder.engine_turn()
-    assert ours == await recorder.replayed_turn()
+    assert ours == recorder.generations[-1].triple()
+    assert ours == (await recorder.generations[-1].replayed()).triple()
     assert ours["generation_token_ids"]
 
 
@@ -120,13 +69,14 @@ async def test_a_tool_using_conversation_over_responses_carries_what_the_engine_
 async def test_a_prompt_at_the_window_ends_with_length_and_its_ids(live_engine, recorder):
     server = make_sglang(recorder, base_url=live_engine)
     async with agent(server) as client:
-        for words in range(488, 506):
+        window = window_of(live_engine)
+        for words in range(window - 24, window - 6):
             body = {"messages": [{"role": "user", "content": "a" + " b" * words}], **GREEDY, "max_tokens": 1}
             response = await client.post("/v1/chat/completions", json=body, timeout=120)
             assert response.status_code == 200
             choice = response.json()["choices"][0]
             prompt = choice["message"]["prompt_token_ids"]
-            assert bool(choice["message"]["generation_token_ids"]) == (len(prompt) <= 512 - 7)
+            assert bool(choice["message"]["generation_token_ids"]) == (len(prompt) <= window - 7)
             assert choice["finish_reason"] == "length"
 
 

@@ -7,6 +7,7 @@ import pytest
 from sglang_model.testing import Rule
 from tests.support.engine_client import WEATHER
 from tests.support.local_tokenizer import engine_with, post
+from tests.support.replies import REPLIES, THOUGHT
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["chat", "generate"])
 NULLS = {
@@ -23,25 +24,6 @@ def asking(**fields: object) -> dict[str, object]:
 async def test_fields_that_a_client_dumped_as_null_say_nothing(transport):
     response = await post(engine_with(), asking(tools=[WEATHER], **NULLS), transport=transport)
     assert response.status_code == 200, response.text
-
-
-CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
-TWO = f"Both.\n{CALL}\n{CALL.replace('Rome', 'Oslo')}"
-THOUGHT = "<think>\nhm\n</think>\n\n"
-REPLIES = {
-    "text": "Hello.",
-    "text that ends in newlines": "Hello.\n\n",
-    "text that begins with blanks": "\n\n  Hello.",
-    "nothing": "",
-    "a call": CALL,
-    "a call behind text": f"Sure. {CALL}",
-    "two calls": TWO,
-    "a call without arguments": '<tool_call>\n{"name": "get_weather"}\n</tool_call>',
-    "a call, arguments first": '<tool_call>\n{"arguments": {"city": "Rome"}, "name": "get_weather"}\n</tool_call>',
-    "a call with a tag in an argument": CALL.replace("Rome", "a}</tool_call>b"),
-    "control tokens": "see <|im_start|> and <|endoftext|",
-}
-"""SGLang 0.5.13 and 0.5.23 show these alike; docs/verification.md says what their own parsers read otherwise."""
 
 
 async def shown(reply: str, transport: str, **fields: object) -> tuple[object, ...]:
