@@ -196,7 +196,9 @@ def _encode(body: Mapping[str, object]) -> bytes:
     try:
         return orjson.dumps(body)
     except TypeError as error:  # orjson.JSONEncodeError is one; its words name types, not values
-        raise RequestError(f"The request body cannot be written as JSON: {error}") from error
+        deep = "recursion limit" in str(error).lower()
+        reason = "its nesting depth is over 254 levels" if deep else error
+        raise RequestError(f"The request body cannot be written as JSON: {reason}") from error
 
 
 def _merge_headers(default_headers: Mapping[str, str], api_key: str, name: str) -> dict[str, str]:

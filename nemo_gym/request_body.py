@@ -95,4 +95,6 @@ def _why_not_json(raw: bytes, error: orjson.JSONDecodeError) -> str:
     place = f"line {error.lineno}, column {error.colno} (character {error.pos})"
     if text.startswith(_NOT_NUMBERS, error.pos):
         return f"the request body is not JSON: NaN and Infinity are not JSON numbers, at {place}"
+    if "limit" in error.msg.lower():  # of orjson's depth; its words for it differ between releases
+        return f"the request body cannot be read: its nesting depth is over 1024 levels at {place}"
     return f"the request body is not JSON: {error.msg} at {place}"
