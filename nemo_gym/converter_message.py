@@ -52,7 +52,7 @@ def _function_call(call: object, where: str) -> NeMoGymResponseFunctionToolCall:
         field_of(function, "arguments"),
     )
     if not (isinstance(call_id, str) and call_id and isinstance(name, str) and isinstance(arguments, str)):
-        expected = "a function call with id, function.name and function.arguments, all strings"
+        expected = "a function call with id (not empty), function.name and function.arguments, all strings"
         raise RequestError(f"{where}: expected {expected}", param=where)
     return NeMoGymResponseFunctionToolCall(
         name=name, arguments=arguments, call_id=call_id, id=call_id, status="completed", type="function_call"

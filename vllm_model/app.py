@@ -41,7 +41,13 @@ from vllm_model.audio import AUDIO_KEYS, move_audio_into_messages
 from vllm_model.chat_body import Body
 from vllm_model.completions import empty_completion, read_token_ids_of_logprobs, read_tokenized_prompt
 from vllm_model.config import VLLMModelConfig
-from vllm_model.engine_answer import check_usage, choices_of, message_of, validated
+from vllm_model.engine_answer import (
+    check_usage,
+    choices_of,
+    message_of,
+    read_as_engine_answer,
+    validated,
+)
 from vllm_model.length_refusal import VLLM_PATTERNS, read_length_refusal
 from vllm_model.reasoning_fields import with_reasoning_fields, wrap_choice_reasoning
 from vllm_model.replicas import Replicas
@@ -121,7 +127,8 @@ class VLLMModel(SimpleResponsesAPIModel):
         params = self._converter.responses_to_chat_completion_create_params(body)
         completion = await self.chat_completions(request, params)
         asked = body.model_copy(update={"model": self.config.model})
-        response = self._converter.chat_completion_to_response(asked, completion)
+        with read_as_engine_answer(self.config.name):
+            response = self._converter.chat_completion_to_response(asked, completion)
         return self._finished_response(response, completion)
 
     async def chat_completions(  # type: ignore[override]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from nemo_gym.errors import UpstreamContractError
+from nemo_gym.errors import RequestError, UpstreamContractError
 from vllm_model.chat_body import Body, Message
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -55,3 +56,15 @@ def validated(model: type[Model], answer: Mapping[str, object], server: str) -> 
         raise UpstreamContractError(
             f"{server}: the engine's answer is no {model.__name__}: {'; '.join(problems[:5])}"
         ) from error
+
+
+@contextmanager
+def read_as_engine_answer(server: str) -> Iterator[None]:
+    """Around a conversion of the engine's answer: what it refuses is the engine's fault, never the caller's.
+
+    The converter also reads what callers send, so its error is a RequestError. Raises UpstreamContractError instead.
+    """
+    try:
+        yield
+    except RequestError as error:
+        raise UpstreamContractError(f"{server}: the engine's answer is no turn: {error.message}") from error

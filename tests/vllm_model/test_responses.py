@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import httpx
+import orjson
 import pytest
 
 from nemo_gym.openai_utils import NeMoGymChatCompletion
@@ -175,3 +177,42 @@ def test_one_url_becomes_a_list_and_an_unknown_setting_is_refused():
     settings = make_vllm().config.model_dump() | {"sglang_tool_formt": "hermes"}
     with pytest.raises(ValueError, match="sglang_tool_formt"):
         VLLMModelConfig.model_validate(settings)
+
+
+@pytest.mark.parametrize("path", ["responses", "messages"])
+async def test_a_tool_call_without_an_id_is_the_engines_fault_and_not_the_callers(path: str):
+    call = tool_call("f", "{}", call_id="")
+    engine = ScriptedEngine([completion("hello", tool_calls=[call])])
+    body = {"responses": {"input": "hi"}, "messages": {"messages": [{"role": "user", "content": "hi"}]}}[path]
+    async with agent(make_vllm(engine, **NO_IDS)) as client:
+        response = await client.post(f"/v1/{path}", json=body)
+    error = response.json()["error"]
+    assert (response.status_code, error["type"], error["code"]) == (
+        500,
+        "upstream_error",
+        "upstream_contract",
+    )
+    assert "id (not empty)" in error["message"]
+    assert error["param"] is None
+
+
+async def test_an_answer_nested_too_deeply_to_be_written_breaks_the_contract():
+    nested = b"[" * 600 + b"]" * 600
+    raw = orjson.dumps(completion("hello") | {"unknown": 1}).replace(b'"unknown":1', b'"unknown":' + nested)
+    engine = ScriptedEngine([httpx.Response(200, content=raw)])
+    async with agent(make_vllm(engine, **NO_IDS)) as client:
+        response = await client.post(
+            "/v1/chat/completions", json={"messages": [{"role": "user", "content": "hi"}]}
+        )
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (500, "upstream_contract")
+    assert "nesting" in error["message"]
+
+
+async def test_a_request_nested_too_deeply_to_be_sent_on_is_the_callers_to_mend():
+    nested = b"[" * 600 + b"]" * 600
+    body = b'{"messages": [{"role": "user", "content": "hi", "unknown": ' + nested + b"}]}"
+    async with agent(make_vllm(ScriptedEngine(), **NO_IDS)) as client:
+        response = await client.post("/v1/chat/completions", content=body)
+    assert response.status_code == 400
+    assert "nesting depth" in response.json()["error"]["message"]
