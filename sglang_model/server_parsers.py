@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from typing import cast
 from uuid import uuid4
 
 from nemo_gym.errors import UpstreamContractError, UpstreamStatusError
@@ -17,7 +17,7 @@ class ServerParsers:
     """Asks an engine once which parsers it was started with (GET /server_info, SGLang 0.5.12 to 0.5.23)."""
 
     def __init__(self, server: str) -> None:
-        self._server = server
+        self._log = logging.getLogger(server)
         self._names: dict[NeMoGymAsyncOpenAI, tuple[str | None, str | None]] = {}
 
     async def parse(
@@ -48,8 +48,12 @@ class ServerParsers:
                     text=text, tools=list(tools), tool_call_parser=tool_parser
                 )
             except UpstreamStatusError as error:
-                if error.status != 400:
+                # Some parsers of SGLang raise on what a model wrote; its chat takes such a reply for text.
+                if error.status not in (400, 500):
                     raise
+                self._log.warning(
+                    "the engine's tool parser %s failed on a reply, which stays text", tool_parser
+                )
             else:
                 calls = _calls(answer)
                 text = _text(answer, "normal_text") if calls else text
@@ -59,6 +63,10 @@ class ServerParsers:
         if client not in self._names:
             info = await client.get_server_info()
             tool_parser, reasoning_parser = info.get("tool_call_parser"), info.get("reasoning_parser")
+            if not isinstance(tool_parser, str):
+                self._log.warning(
+                    "the engine has no --tool-call-parser: with sglang_tool_format: server calls stay text"
+                )
             self._names[client] = (
                 tool_parser if isinstance(tool_parser, str) else None,
                 reasoning_parser if isinstance(reasoning_parser, str) else None,
@@ -88,11 +96,13 @@ def _calls(answer: Mapping[str, object]) -> tuple[ToolCall, ...]:
         raise UpstreamContractError(
             f"expected calls of the engine's parser to be a list, got {type(calls).__name__}"
         )
-    return tuple(_call(cast("Mapping[str, object]", call)) for call in calls)
+    return tuple(_call(call) for call in calls)
 
 
-def _call(call: Mapping[str, object]) -> ToolCall:
-    name, arguments = call.get("name"), call.get("parameters")
+def _call(call: object) -> ToolCall:
+    name, arguments = (
+        (call.get("name"), call.get("parameters")) if isinstance(call, Mapping) else (None, None)
+    )
     if not isinstance(name, str) or not isinstance(arguments, str):
         raise UpstreamContractError("expected name and parameters of a parsed call to be text")
     return {
