@@ -420,9 +420,10 @@ async def test_a_conversation_that_was_not_sampled_here_can_be_an_error(transpor
 
 
 @SETUPS
-async def test_a_session_that_had_to_make_room_says_so_and_is_counted(transport, renderer):
+@pytest.mark.parametrize(("bound", "size"), [("max_tokens", 40), ("max_sessions", 1)])
+async def test_a_session_that_had_to_make_room_says_so_and_is_counted(transport, renderer, bound, size):
     engine = scripted("Hello there!", "Hello there!", "ok", "fine")
-    async with served_by(engine, transport, renderer, session_max_tokens=40) as client:
+    async with served_by(engine, transport, renderer, **{f"session_{bound}": size}) as client:
         first = Agent(client, engine, headers={"X-Session-Id": "first"})
         second = Agent(client, engine, headers={"X-Session-Id": "second"})
         client.cookies.clear()
@@ -432,7 +433,7 @@ async def test_a_session_that_had_to_make_room_says_so_and_is_counted(transport,
         counted = events((await client.get("/metrics")).text)
     assert evicted.status == 200
     assert evicted.history == ("rerendered", "evicted")
-    assert counted["session_evicted_max_tokens"] >= 1
+    assert counted[f"session_evicted_{bound}"] >= 1
     assert counted["history_broken_evicted"] == 1
 
 
