@@ -1,8 +1,10 @@
 """Between Anthropic's Messages API and the Responses API, in both directions, purely.
 
 Token ids have no place in Anthropic's dialect: an agent that speaks it trains through the session on the
-server's side, so what it sends back must be recognisable as what it got. Hence order is kept, and nothing is
-invented.
+server's side, so what it sends back must be recognisable as what it got. Hence nothing is invented, and the
+items have the order of the blocks. An engine does not see all of that order: a chat message has one content
+and its calls behind it, so an assistant's `[text a, tool_use, text b]` reaches the engine as content `ab` and
+the call. No answer of this server has text behind a call, so only turns from elsewhere lose that.
 """
 
 from __future__ import annotations
@@ -47,12 +49,7 @@ objects.
 
 def anthropic_request_to_responses(request: AnthropicRequest) -> NeMoGymResponseCreateParamsNonStreaming:
     """Return `request` as a Responses request. Raises RequestError for what has no counterpart there."""
-    items = [
-        item
-        for index, message in enumerate(request.messages)
-        for item in _items(message.role, message.content, f"messages.{index}.content")
-    ]
-    params: Json = {"input": items}
+    params: Json = {"input": [item for _, item in _placed_items(request)]}
     optional: Json = {
         "instructions": _system(request),
         "model": request.model,
@@ -67,6 +64,22 @@ def anthropic_request_to_responses(request: AnthropicRequest) -> NeMoGymResponse
     }
     params.update((name, value) for name, value in optional.items() if value is not None)
     return validate_object(params, NeMoGymResponseCreateParamsNonStreaming)
+
+
+def in_callers_fields(error: RequestError, request: AnthropicRequest) -> RequestError:
+    """Return `error`, about the Responses request made of `request`, under the field that the caller sent.
+
+    The block or the message that the item was made of; what is wrong inside of it, the message says.
+    """
+    param = error.param or ""
+    head, _, rest = param.partition(".")
+    if head != "input":
+        return error
+    index = rest.partition(".")[0]
+    places = [place for place, _ in _placed_items(request)]
+    known = index.isdecimal() and int(index) < len(places)
+    place = places[int(index)] if known else "messages"
+    return RequestError(error.message.replace(param, place, 1), param=place, code=error.code)
 
 
 def responses_to_anthropic_response(response: NeMoGymResponse, *, model: str) -> AnthropicMessage:
@@ -90,10 +103,16 @@ def _system(request: AnthropicRequest) -> str | None:
     return "\n".join(block.text for block in request.system)
 
 
-def _items(role: str, content: str | list[Block], path: str) -> Iterator[Json]:
-    """Yield the input items of one message; neighbouring text and image blocks are one of them."""
+def _placed_items(request: AnthropicRequest) -> Iterator[tuple[str, Json]]:
+    """Yield the input items, each with the place in the request that it was made of."""
+    for index, message in enumerate(request.messages):
+        yield from _items(message.role, message.content, f"messages.{index}.content")
+
+
+def _items(role: str, content: str | list[Block], path: str) -> Iterator[tuple[str, Json]]:
+    """Yield the items of one message; neighbouring text and image blocks are one of them."""
     if isinstance(content, str) or not content:
-        yield {"type": "message", "role": role, "content": content or ""}
+        yield path, {"type": "message", "role": role, "content": content or ""}
         return
     parts: list[Json] = []
     for index, block in enumerate(content):
@@ -103,11 +122,11 @@ def _items(role: str, content: str | list[Block], path: str) -> Iterator[Json]:
             parts.append(_part(role, block, where))
             continue
         if parts:
-            yield _message(role, parts)
+            yield path, _message(role, parts)
             parts = []
-        yield _item(block, where)
+        yield where, _item(block, where)
     if parts:
-        yield _message(role, parts)
+        yield path, _message(role, parts)
 
 
 def _check_role(role: str, block: Block, where: str) -> None:
@@ -146,7 +165,7 @@ def _item(block: ToolUseBlock | ToolResultBlock | ThinkingBlock, where: str) -> 
             "type": "function_call",
             "call_id": block.id,
             "name": block.name,
-            "arguments": _arguments(block.input),
+            "arguments": _arguments(block.input, f"{where}.input"),
         }
     if isinstance(block, ToolResultBlock):
         return {"type": "function_call_output", "call_id": block.tool_use_id, "output": _output(block, where)}
@@ -168,11 +187,14 @@ def _output(block: ToolResultBlock, where: str) -> str | list[Json]:
     return [_part("user", part, f"{where}.content.{index}") for index, part in enumerate(block.content)]
 
 
-def _arguments(value: Json) -> str:
+def _arguments(value: Json, where: str) -> str:
     raw = value.get(RAW_ARGUMENTS)
     if isinstance(raw, str) and len(value) == 1:
         return raw
-    return orjson.dumps(value).decode()
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:
+        raise RequestError(f"{where}: its nesting depth is over 254 levels", param=where) from None
 
 
 def _tool(tool: AnthropicTool) -> Json:
@@ -214,10 +236,13 @@ def _content(item: object) -> Iterator[AnthropicContent]:
 
 
 def _tool_input(arguments: str) -> Json:
-    """Return the object that Anthropic wants; what is none stays readable inside of one."""
+    """Return the object that Anthropic wants; what is none, or too deep to be written again, stays readable
+    inside of one.
+    """
     try:
         value: object = orjson.loads(arguments or "{}")
-    except orjson.JSONDecodeError:
+        orjson.dumps(value)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         value = None
     return value if isinstance(value, dict) else {RAW_ARGUMENTS: arguments}
 

@@ -15,11 +15,15 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from nemo_gym.anthropic_converter import anthropic_request_to_responses, responses_to_anthropic_response
+from nemo_gym.anthropic_converter import (
+    anthropic_request_to_responses,
+    in_callers_fields,
+    responses_to_anthropic_response,
+)
 from nemo_gym.anthropic_types import AnthropicMessage, AnthropicRequest
 from nemo_gym.config_types import BaseRunServerInstanceConfig
 from nemo_gym.disconnect import cancelled_by_disconnect
-from nemo_gym.errors import UpstreamError
+from nemo_gym.errors import RequestError, UpstreamError
 from nemo_gym.json_response import json_response
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
@@ -92,7 +96,10 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         """Answer a request of Anthropic's Messages API by way of `responses`."""
         params = anthropic_request_to_responses(body)
         handler: Callable[..., Awaitable[NeMoGymResponse]] = self.responses
-        response = await (handler(request, params) if _takes_request(handler) else handler(params))
+        try:
+            response = await (handler(request, params) if _takes_request(handler) else handler(params))
+        except RequestError as error:
+            raise in_callers_fields(error, body) from error
         return responses_to_anthropic_response(response, model=body.model or response.model)
 
     async def check_engine(self) -> None:

@@ -11,6 +11,7 @@ from nemo_gym.errors import RequestError, UpstreamContractError
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.request_body import validate_object
 from tests.support.model_server import client_for, response_object, scripted_model
+from tests.support.model_servers import agent, make_vllm
 
 Json = dict[str, object]
 
@@ -308,6 +309,46 @@ def test_arguments_survive_the_way_out_and_back(arguments: str) -> None:
         assert orjson.loads(str(item["arguments"])) == meant
     else:
         assert item["arguments"] == arguments
+
+
+def deep(levels: int = 600) -> str:
+    return '{"a": ' + "[" * levels + "]" * levels + "}"
+
+
+def test_arguments_too_deep_to_be_written_stay_text() -> None:
+    assert answered(called(deep()))["content"][0]["input"] == {"__raw_arguments__": deep()}
+
+
+def test_a_call_too_deep_to_be_written_is_refused_by_name() -> None:
+    error = refused(messages=[USER, said_by("assistant", CALL | {"input": orjson.loads(deep())})])
+    assert error.param == "messages.1.content.0.input"
+    assert "nesting depth" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("messages", "param", "said"),
+    [
+        ([USER, said_by("assistant", TEXT, CALL), said_by("user", TEXT, RESULT | {"content": [IMAGE]})],
+         "messages.2.content.1", "content part input_image"),
+        ([said_by("assistant", THOUGHT | {"thinking": ""})], "messages", "at least one item"),
+    ],
+)  # fmt: skip
+async def test_what_the_conversion_to_chat_refuses_is_named_as_the_caller_sent_it(
+    messages: list[Json], param: str, said: str
+) -> None:
+    async with agent(make_vllm(return_token_id_information=False)) as client:
+        response = await client.post("/v1/messages", json={"messages": messages, "max_tokens": 5})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, param)
+    assert error["message"].startswith(f"{param}: ")
+    assert said in error["message"]
+
+
+async def test_an_error_about_another_field_keeps_its_name() -> None:
+    model = scripted_model().raising(RequestError("top_k: too small", param="top_k"))
+    async with client_for(model.setup_webserver()) as client:
+        response = await client.post("/v1/messages", json={"messages": [USER], "max_tokens": 5})
+    assert response.json()["error"]["param"] == "top_k"
 
 
 async def test_the_route_speaks_the_dialect_and_its_errors_are_openai_objects() -> None:
