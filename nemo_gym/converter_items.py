@@ -21,7 +21,7 @@ from nemo_gym.chat_types import (
     NeMoGymImageURL,
 )
 from nemo_gym.converter_errors import unsupported
-from nemo_gym.converter_message import assistant_text, function_calls
+from nemo_gym.converter_message import assistant_text, function_calls, own_reasoning
 from nemo_gym.converter_state import ResponsesConverterState
 from nemo_gym.errors import RequestError
 from nemo_gym.reasoning import wrap_reasoning_in_think_tags
@@ -55,8 +55,10 @@ def _add_assistant_item(item: object, state: ResponsesConverterState, where: str
     """Add to the turn being collected. Token ids close it: they sit on a turn's last item."""
     state.begin_assistant_item()
     if isinstance(item, (NeMoGymEasyInputMessage, NeMoGymResponseOutputMessage)):
+        extra = item.model_extra or {}  # left there in the Chat API's manner
+        state.content_buffer += wrap_reasoning_in_think_tags(own_reasoning(extra))
         state.content_buffer += assistant_text(item.content, f"{where}.content")
-        inline = function_calls(item.model_extra or {}, where)  # left there in the Chat API's manner
+        inline = function_calls(extra, where)
         state.tool_calls_buffer.extend(_tool_call(call) for call in inline)
         state.assistant_item_buffered = True
     elif isinstance(item, NeMoGymResponseReasoningItem):

@@ -49,6 +49,17 @@ def refuse_several_answers(fields: Mapping[str, object]) -> None:
         raise RequestError(f"n: a Response holds one answer, {n} were asked for", param="n")
 
 
+def refuse_without_effect(fields: Mapping[str, object]) -> None:
+    """Raise for what would be accepted and not done: nothing is ever cut, and a Response has no alternatives.
+
+    `max_tool_calls` passes: it bounds the calls of hosted tools, which are refused, so it always holds.
+    """
+    if fields.get("truncation") not in (None, "disabled"):
+        raise unsupported("truncation", "cutting the input to the context window", "disabled or null")
+    if fields.get("top_logprobs"):
+        raise unsupported("top_logprobs", "asking for alternative tokens in a Response", "0 or null")
+
+
 def chat_fields(fields: Mapping[str, object]) -> Json:
     """The chat request's fields, messages apart, from those the caller set on a Responses request.
 

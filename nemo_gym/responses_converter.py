@@ -29,6 +29,7 @@ from nemo_gym.converter_params import (
     chat_fields,
     refuse_several_answers,
     refuse_stored_state,
+    refuse_without_effect,
     responses_fields,
     with_instructions,
 )
@@ -88,6 +89,7 @@ class ResponsesConverter(BaseModel):
         fields = params.model_dump(exclude_unset=True, exclude={"input"})
         refuse_stored_state(fields)
         refuse_several_answers(fields)
+        refuse_without_effect(fields)
         messages = with_instructions(self._chat_messages(params.input), params.instructions)
         if not messages:
             raise RequestError("input: expected at least one item that makes a message", param="input")

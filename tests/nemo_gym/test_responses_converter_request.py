@@ -238,7 +238,7 @@ def test_sampling_extensions_travel_by_name() -> None:
     sent |= {
         "chat_template_kwargs": {"enable_thinking": False},
         "metadata": {"extra_body": "{}"},
-        "top_logprobs": 2,
+        "top_logprobs": 0,
     }
     assert converted(input=[USER], **sent) == {"messages": [USER]} | sent
 
@@ -307,12 +307,25 @@ def test_a_named_function_is_nested_as_chat_wants_it() -> None:
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"background": True}, "background"),
         ({"n": 2}, "n"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"top_logprobs": 2}, "top_logprobs"),
     ],
 )
 def test_what_a_chat_request_cannot_say_is_refused_by_field(fields: dict[str, object], param: str) -> None:
     with pytest.raises(RequestError) as caught:
         converted(input=[USER], **fields)
     assert caught.value.param == param
+
+
+def test_what_asks_for_nothing_special_passes() -> None:
+    chat = converted(input=[USER], truncation="disabled", top_logprobs=None, max_tool_calls=3)
+    assert chat == {"messages": [USER]}
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+@pytest.mark.parametrize("parts", [{}, {"id": "msg_1", "content": [{"type": "output_text", "text": "x"}]}])
+def test_reasoning_in_a_field_of_an_assistant_message_is_kept(field: str, parts: dict[str, object]) -> None:
+    assert messages(USER, said("x") | parts | {field: "hm"}) == [USER, said("<think>hm</think>x")]
 
 
 @pytest.mark.parametrize("items", [[], [reasoning()]])
