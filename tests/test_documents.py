@@ -10,6 +10,7 @@ import pytest
 
 from sglang_model.config_reference import configuration_reference
 from sglang_model.splice_report import family_report, report
+from tests.sglang_model.transport_differences import as_markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*_model/README.md")])
@@ -44,6 +45,10 @@ def _block(name: str) -> str:
     found = re.search(rf"<!-- {name}: .*?-->\n(.*?)\n<!-- end -->", text, re.DOTALL)
     assert found is not None
     return found.group(1)
+
+
+def test_the_table_of_transport_differences_is_the_tested_data():
+    assert _block("differences") == as_markdown().rstrip()
 
 
 def test_the_table_of_our_own_template_families_is_the_reports():
