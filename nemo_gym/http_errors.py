@@ -40,7 +40,10 @@ _MEANING = {
 """One phrase for each reason of http_retry.classify, with the knob that matters."""
 
 _TAG = re.compile(r"<(script|style)\b.*?</\1\s*>|<!--.*?-->|<[^>]*>", re.DOTALL | re.IGNORECASE)
-_ECHOED_INPUT = re.compile(r"""(['"]input['"]\s*:).*""", re.DOTALL)
+_ECHOED = re.compile(
+    r"""['"](?:input\\?['"]\s*:|(?:messages|prompt|text|content)\\?['"]\s*:(?=\s*(?:\\?['"]|b['"]|[\[{(])))"""
+)
+"""Where a repeated request begins: a quoted key, as JSON, as Python or inside of a quoted text, and its value."""
 
 
 def engine_message(content: bytes, *, secret: str = "") -> str:
@@ -48,8 +51,8 @@ def engine_message(content: bytes, *, secret: str = "") -> str:
 
     SGLang 0.5.13 alone has five shapes: {"object": "error", "message"}, {"error": {"message"}}, {"error":
     "Unauthorized"}, {"detail": "Not Found"} and plain text. Its schema errors repeat the request body after
-    `'input':`; that part is dropped, because it holds the prompt. `secret` is blotted out: some servers
-    repeat the API key they refuse.
+    `'input':`, others quote messages; from such a key on everything is dropped, because it holds the prompt.
+    `secret` is blotted out: some servers repeat the API key they refuse.
     """
     try:
         found = _message_in(orjson.loads(content))
@@ -59,7 +62,8 @@ def engine_message(content: bytes, *, secret: str = "") -> str:
         # Far more than is kept: markup is mostly tags, and an error page may be megabytes.
         head = content[: 16 * MAX_MESSAGE_CHARS].decode("utf-8", "replace")
         found = _TAG.sub(" ", head) if head.lstrip().startswith("<") else head
-    found = _ECHOED_INPUT.sub(r"\1 (cut)", found)
+    if (echo := _ECHOED.search(found)) is not None:
+        found = f"{found[: echo.end()]} (cut)"
     words = " ".join(found.split()) or "(empty body)"
     if secret:
         words = words.replace(secret, "***")

@@ -53,6 +53,41 @@ def test_message_of_every_known_shape_is_found(body: bytes, message: str) -> Non
     assert engine_message(body) == message
 
 
+@pytest.mark.parametrize("key", ["input", "messages", "prompt", "text", "content"])
+@pytest.mark.parametrize(
+    "echo",
+    [
+        """{{'{key}': [{{'role': 'user', 'x': 'a private prompt'}}]}}""",
+        """{{'{key}' : 'a private prompt'}}""",
+        """{{'{key}': b'a private prompt'}}""",
+        """{{'{key}': ('a private prompt',)}}""",
+        """{{"{key}":{{"x":"a private prompt"}}}}""",
+        """{{"{key}": "a private prompt"}}""",
+        """'{{"{key}": ["a private prompt"]}}'""",
+        """"{{\\"{key}\\": \\"a private prompt\\"}}\"""",
+    ],
+)
+def test_a_part_of_the_request_that_the_engine_repeats_is_cut_off(key: str, echo: str) -> None:
+    body = {"message": f"The template failed on {echo.format(key=key)} and more", "code": 400}
+    message = engine_message(orjson.dumps(body))
+    assert message.startswith("The template failed on ")
+    assert message.endswith(": (cut)")
+    assert "private" not in message
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "the 'messages' field is required",
+        "loc: ('body', 'messages', 0, 'content'): Field required",
+        "'prompt': expected a text or token ids",
+        "'content': null is not allowed",
+    ],
+)
+def test_a_key_that_no_value_follows_is_not_cut(words: str) -> None:
+    assert engine_message(orjson.dumps({"message": words})) == words
+
+
 def test_prompt_that_the_engine_repeats_is_cut_off() -> None:
     message = engine_message(ECHOED_BODY)
     assert "Input should be a dictionary" in message
