@@ -19,6 +19,9 @@ from sglang_model.length_refusals import SGLANG_PATTERNS
 from sglang_model.wire import SampledTurn, read_generate_turn
 from vllm_model.length_refusal import read_length_refusal
 
+WEIGHT_FIELDS = ("weight_version", "weight_versions")
+"""Which weights sampled the turn: what chat has in `metadata` (the second from SGLang 0.5.23 on)."""
+
 
 @dataclass(frozen=True)
 class GeneratedTurn:
@@ -99,7 +102,7 @@ def completion_of(turn: GeneratedTurn, parsed: ParsedGeneration, *, model: str) 
         "matched_stop": turn.finish.matched,
         "logprobs": None,
     }
-    return {
+    completion: dict[str, object] = {
         "id": f"chatcmpl-{uuid4().hex}",
         "object": "chat.completion",
         "created": int(time.time()),
@@ -107,6 +110,8 @@ def completion_of(turn: GeneratedTurn, parsed: ParsedGeneration, *, model: str) 
         "choices": [choice],
         "usage": _usage(sampled, turn.meta_info),
     }
+    weights = {name: turn.meta_info[name] for name in WEIGHT_FIELDS if turn.meta_info.get(name) is not None}
+    return {**completion, "metadata": weights} if weights else completion
 
 
 def _finish_reason(finish: EngineFinish, parsed: ParsedGeneration) -> str:
