@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from pathlib import Path
@@ -61,3 +62,16 @@ def test_the_table_of_real_templates_is_the_reports():
         pytest.skip("SGLANG_GYM_TEST_DATA holds no chat templates")
     templates = {path.stem: path.read_text() for path in sorted(folder.glob("*.jinja"))}
     assert _block("real templates") == report(templates).rstrip()
+
+
+def test_every_test_that_the_verification_names_exists():
+    named = set(re.findall(r"(tests/[\w/]+\.py)::(test_\w+)", (ROOT / "docs/verification.md").read_text()))
+    assert named
+    files = {file: ast.parse((ROOT / file).read_text()) for file, _ in named if (ROOT / file).exists()}
+    functions = {
+        (file, node.name)
+        for file, tree in files.items()
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert sorted(named - functions) == []
