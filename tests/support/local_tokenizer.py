@@ -15,10 +15,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tokenizers import AddedToken, Tokenizer
 
 from sglang_model.app import SGLangModel
 from sglang_model.testing import Engine, EngineSettings, Rule, create_engine_app
 from sglang_model.testing.chat_template import BUILTIN_TEMPLATE
+from sglang_model.testing.template_families import family
+from sglang_model.testing.tokenizer import builtin_tokenizer
 from sglang_model.testing.tokenizer_folder import write_tokenizer_folder
 from tests.support.model_servers import agent, make_sglang
 
@@ -42,6 +45,34 @@ def tokenizer_folder(chat_template: str = BUILTIN_TEMPLATE, vocabulary: int | No
         config = {"model_type": "qwen2", "vocab_size": vocabulary}
         (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return write_tokenizer_folder(folder, chat_template=chat_template)
+
+
+@cache
+def family_folder(name: str) -> Path:
+    """The engine's tokenizer with the special tokens, the stop tokens and the chat template of another family."""
+    chosen = family(name)
+    facts = chosen.facts
+    backend = Tokenizer.from_str(builtin_tokenizer().backend.to_str())
+    backend.add_special_tokens(
+        [
+            AddedToken(token, special=True, normalized=False, rstrip=token in chosen.rstrip)
+            for token in dict.fromkeys((*facts.specials, *facts.stops, *facts.variables.values()))
+        ]
+    )
+    folder = Path(tempfile.mkdtemp(prefix="tokenizer-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    backend.save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": facts.text_stop,
+        "chat_template": chosen.template,
+        "clean_up_tokenization_spaces": False,
+        **facts.variables,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    stops = [backend.token_to_id(token) for token in facts.stops]
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": stops}), encoding="utf-8")
+    return folder
 
 
 def engine_with(*rules: Rule, **settings: object) -> Engine:
