@@ -20,7 +20,7 @@ from sglang_model.message_forms import Message, MessageForms
 from sglang_model.rendering import Renderer
 from sglang_model.sessions import CommitOutcome, Match, MissReason, SessionStore, Turn, TurnHandle
 from sglang_model.short_context import Context, ShortContexts, same_fragment, short_previous, turn_kind
-from sglang_model.splice import CloseCache, splice_steps
+from sglang_model.splice import splice_steps
 from sglang_model.splice_types import (
     Fragment,
     FragmentIds,
@@ -98,7 +98,6 @@ class History:
     store: SessionStore
     pins: Pins = field(default_factory=Pins)
     forms: MessageForms = field(default_factory=MessageForms)
-    close_cache: CloseCache | None = None
     splices: bool = True
     """False: every prompt is rendered whole, and nothing is remembered."""
     _short_contexts: ShortContexts = field(default_factory=ShortContexts)
@@ -146,35 +145,46 @@ class History:
             forms=self.forms,
             pins=self.pins,
         )
-        fragment = await self._fragment(conversation, request, renderer)
+        fragment = await self._fragment(conversation, request, match, renderer)
         if isinstance(fragment, Refusal):
             return self._refused(conversation, fragment)
         return await self._with_fragment(conversation, match, fragment, renderer)
 
     async def _fragment(
-        self, conversation: Conversation, request: SpliceRequest, renderer: Renderer
+        self, conversation: Conversation, request: SpliceRequest, match: Match, renderer: Renderer
     ) -> Fragment | Refusal:
         """The fragment from the end of the conversation where that is proved to be enough, else from all of it."""
         previous = short_previous(request.previous)
         if previous is None:
-            return await self._splice(request, renderer)
+            return await self._splice_whole(request, match, renderer)
         key, length = turn_kind(conversation.rendering, request), len(request.previous)
         wanted = self._short_contexts.wanted(key, length)
         if wanted is Context.WHOLE:
-            return await self._splice(request, renderer)
+            return await self._splice_whole(request, match, renderer)
         short = await self._splice(replace(request, previous=previous), renderer)
         if wanted is Context.SHORT and isinstance(short, Fragment):
             return short
-        whole = await self._splice(request, renderer)
+        whole = await self._splice_whole(request, match, renderer)
         self._short_contexts.learn(key, length, equal=same_fragment(whole, short))
         return whole
+
+    async def _splice_whole(
+        self, request: SpliceRequest, match: Match, renderer: Renderer
+    ) -> Fragment | Refusal:
+        """With the whole rendering at hand, it can be said how it differs from the ids that are kept.
+
+        Not with the engine's rendering: the prompt's text would be one more call with all its ids.
+        """
+        if renderer.renders_without_generation_prompt:
+            prompt_text = await renderer.decode(match.token_ids[: match.prompt_length])
+            request = replace(request, prompt_text=prompt_text)
+        return await self._splice(request, renderer)
 
     async def _splice(self, request: SpliceRequest, renderer: Renderer) -> Fragment | Refusal:
         return await renderer.run(
             splice_steps(
                 request,
                 renders_without_generation_prompt=renderer.renders_without_generation_prompt,
-                close_cache=self.close_cache,
             )
         )
 

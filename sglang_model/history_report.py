@@ -7,6 +7,7 @@ from starlette.requests import Request
 from nemo_gym.metrics import Metrics
 from nemo_gym.response_headers import add_response_header
 from sglang_model.history import HistoryStatus, PromptPlan
+from sglang_model.splice_types import HistoryNote
 
 HISTORY_HEADER = "x-sglang-history"
 HISTORY_REASON_HEADER = "x-sglang-history-reason"
@@ -18,6 +19,8 @@ def report_history(request: Request, plan: PromptPlan, metrics: Metrics) -> None
         add_response_header(request, HISTORY_HEADER, plan.status.value)
         add_response_header(request, HISTORY_REASON_HEADER, plan.reason)
     metrics.count(f"history_{plan.status.value}")
+    if plan.note is not HistoryNote.UNKNOWN:
+        metrics.count(f"history_rendering_{plan.note.value}")
     if plan.status is HistoryStatus.RERENDERED:
         metrics.count(f"history_broken_{plan.reason}")
 
