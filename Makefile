@@ -4,6 +4,8 @@ VENV ?= .venv
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 BIN := $(VENV)/bin
+# Empty switches it off: make test COVERAGE=
+COVERAGE ?= --cov --cov-report=term:skip-covered
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test check format live docs clean
@@ -12,7 +14,7 @@ demo: $(VENV)/.installed
 	$(BIN)/sglang-model demo
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
+	$(BIN)/python -m pytest --numprocesses auto $(COVERAGE)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
