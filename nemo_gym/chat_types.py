@@ -11,13 +11,20 @@ from typing import Annotated, Literal, NotRequired, Required, TypeAlias
 from openai.types.chat import ChatCompletion, ChatCompletionMessage, ChatCompletionMessageFunctionToolCall
 from openai.types.chat.chat_completion import Choice
 from openai.types.chat.chat_completion_message_function_tool_call import Function
-from pydantic import ConfigDict, Discriminator, Field, StrictBool, Tag, with_config
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, StrictBool, Tag, with_config
 from typing_extensions import TypedDict
 
 from nemo_gym.responses_types import Metadata
 from nemo_gym.sampling_fields import Count, NoStream, SamplingFields, Texts
 from nemo_gym.tagged_union import PlainPath, described, part_type, text_or_parts
-from nemo_gym.token_metadata import LogProbs, RoutedExperts, TokenIDLogProbMixin, TokenIds, has_token_metadata
+from nemo_gym.token_metadata import (
+    LogProbs,
+    RoutedExperts,
+    TokenIDLogProbMixin,
+    TokenIds,
+    aligned_triple,
+    has_token_metadata,
+)
 
 _KEEP = ConfigDict(extra="allow")
 
@@ -159,7 +166,11 @@ NeMoGymChatCompletionMessageParam: TypeAlias = Annotated[
     | Annotated[NeMoGymChatCompletionSystemMessageParam, Tag("system")]
     | Annotated[NeMoGymChatCompletionUserMessageParam, Tag("user")]
     | Annotated[NeMoGymChatCompletionAssistantMessageParam, Tag("assistant")]
-    | Annotated[NeMoGymChatCompletionAssistantMessageForTrainingParam, Tag("assistant_for_training")]
+    | Annotated[
+        NeMoGymChatCompletionAssistantMessageForTrainingParam,
+        AfterValidator(aligned_triple),
+        Tag("assistant_for_training"),
+    ]
     | Annotated[NeMoGymChatCompletionToolMessageParam, Tag("tool")],
     Discriminator(_message_kind),
     PlainPath("role", "developer, system, user, assistant or tool"),

@@ -9,10 +9,10 @@ This module knows no API shape and no engine.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from typing import Annotated, NotRequired, Self, TypeAlias
 
-from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from typing_extensions import TypedDict
@@ -150,14 +150,19 @@ RoutedExperts: TypeAlias = Annotated[list[list[list[int]]] | str, _Opaque]
 
 
 class TokenIDLogProbMixin(BaseModel):
-    """A model that carries the token triple: all three fields, or it does not validate. Empty lists are a
-    triple.
+    """A model that carries the token triple: all three fields, a log probability for each sampled id, or it
+    does not validate. Empty lists are a triple.
     """
 
     prompt_token_ids: TokenIds
     generation_token_ids: TokenIds
     generation_log_probs: LogProbs
     routed_experts: RoutedExperts | None = None
+
+    @model_validator(mode="after")
+    def _aligned(self) -> Self:
+        _check_alignment(self.generation_token_ids, self.generation_log_probs)
+        return self
 
 
 class TokenIDLogProbTypedDictMixin(TypedDict):
@@ -167,6 +172,26 @@ class TokenIDLogProbTypedDictMixin(TypedDict):
     generation_token_ids: TokenIds
     generation_log_probs: LogProbs
     routed_experts: NotRequired[RoutedExperts | None]
+
+
+def aligned_triple(message: Mapping[str, object]) -> Mapping[str, object]:
+    """Validator for a TypedDict with the token triple, whose fields are already checked: as many log
+    probabilities as sampled ids.
+    """
+    ids, log_probs = message["generation_token_ids"], message["generation_log_probs"]
+    if isinstance(ids, list) and isinstance(log_probs, list):
+        _check_alignment(ids, log_probs)
+    return message
+
+
+def _check_alignment(ids: Sized, log_probs: Sized) -> None:
+    if len(ids) != len(log_probs):
+        raise PydanticCustomError(
+            "token_metadata",
+            "expected one of generation_log_probs for each of generation_token_ids, "
+            "got {log_probs} for {ids}",
+            {"log_probs": len(log_probs), "ids": len(ids)},
+        )
 
 
 def has_token_metadata(value: object) -> bool:

@@ -10,6 +10,12 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from nemo_gym.errors import RequestError
+from nemo_gym.openai_utils import (
+    NeMoGymChatCompletionCreateParamsNonStreaming,
+    NeMoGymResponseCreateParamsNonStreaming,
+)
+from nemo_gym.request_body import validate_object
 from nemo_gym.token_metadata import (
     TOKEN_FIELDS,
     LogProbs,
@@ -127,6 +133,41 @@ def test_a_partial_triple_is_refused_naming_what_is_missing(missing: str) -> Non
         with pytest.raises(ValidationError) as caught:
             kind.validate_python(fields)
         assert [(error["loc"], error["type"]) for error in caught.value.errors()] == [((missing,), "missing")]
+
+
+MISALIGNED = {"prompt_token_ids": [1], "generation_token_ids": [2, 3], "generation_log_probs": [-0.5]}
+MISALIGNED_SAID = "got 1 for 2"
+
+
+def test_ids_and_log_probs_of_different_number_are_refused_with_both_counts() -> None:
+    with pytest.raises(ValidationError, match=MISALIGNED_SAID):
+        TokenIDLogProbMixin.model_validate(MISALIGNED)
+    with pytest.raises(ValidationError, match=MISALIGNED_SAID):
+        token_metadata_of(MISALIGNED)
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "param"),
+    [
+        (
+            NeMoGymChatCompletionCreateParamsNonStreaming,
+            {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+            "messages.1",
+        ),
+        (
+            NeMoGymResponseCreateParamsNonStreaming,
+            {"input": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+            "input.1",
+        ),
+    ],
+)
+def test_a_request_with_misaligned_ids_is_refused_at_the_turn(
+    model: type[BaseModel], body: dict[str, list[dict[str, object]]], param: str
+) -> None:
+    next(iter(body.values()))[1] |= MISALIGNED
+    with pytest.raises(RequestError, match=MISALIGNED_SAID) as caught:
+        validate_object(dict(body), model)
+    assert caught.value.param == param
 
 
 def test_an_empty_triple_is_a_triple() -> None:

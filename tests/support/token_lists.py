@@ -1,4 +1,7 @@
-"""Token lists that notice when somebody looks into them, and a triple to put on messages and items."""
+"""Token lists that notice when somebody looks at their elements, and a triple to put on messages and items.
+
+Their length may be asked for: that costs nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,11 @@ def _touched(*_: object) -> NoReturn:
 class UntouchableIds(TokenIds):
     __iter__ = _touched
     __getitem__ = _touched  # type: ignore[assignment]
-    __len__ = _touched
 
 
 class UntouchableLogProbs(LogProbs):
     __iter__ = _touched
     __getitem__ = _touched  # type: ignore[assignment]
-    __len__ = _touched
 
 
 def untouchable_triple() -> dict[str, object]:
