@@ -368,3 +368,10 @@ async def test_without_parsers_the_text_is_the_content() -> None:
         message = await client.message("weather", tools=[WEATHER])
     assert message["content"] == f"</think>\n\n{CALL}"
     assert message["tool_calls"] is None
+
+
+async def test_tools_make_special_tokens_visible() -> None:
+    rules = (Rule(reply="a<|im_start|>b"),)
+    async with engine_client(rules=rules, reasoning_parser=None) as client:
+        assert (await client.message())["content"] == "ab"
+        assert (await client.message(tools=[WEATHER]))["content"] == "a<|im_start|>b"

@@ -383,3 +383,10 @@ async def test_input_top_logprobs_begin_after_the_first_scored_id() -> None:
     assert [entry[1] for entry in item["meta_info"]["input_token_logprobs"]] == [301, 302]
     assert item["meta_info"]["input_top_logprobs"][0] is None
     assert len(item["meta_info"]["input_top_logprobs"][1]) == 2
+
+
+async def test_the_last_prompt_token_is_never_cached() -> None:
+    async with engine_client(rules=PLAIN) as client:
+        for _ in range(2):
+            item = (await client.generate(input_ids=[300, 301, 302])).json()
+    assert item["meta_info"]["cached_tokens"] == 2

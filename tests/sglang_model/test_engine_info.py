@@ -203,3 +203,8 @@ async def test_an_unknown_reasoning_parser_is_a_fault() -> None:
     async with engine_client() as client:
         response = await client.http.post("/separate_reasoning", json={"text": "a", "reasoning_parser": "zz"})
     assert response.status_code == 500
+
+
+async def test_preflight_requests_need_no_key() -> None:
+    async with engine_client(api_key="sk-test") as client:
+        assert (await client.http.options("/generate")).status_code == 405

@@ -113,3 +113,12 @@ async def test_a_client_that_goes_away_aborts_its_request() -> None:
         sample = client.engine.samples[0]
     assert sample.rid == "left"
     assert sample.finish_reason["type"] == "abort"
+
+
+async def test_a_rule_that_answers_an_error_is_held_at_its_gate_first() -> None:
+    rules = (Rule(misbehave=Misbehaviour(status=503, gate="door")),)
+    async with engine_client(rules=rules) as client:
+        held = asyncio.ensure_future(client.generate())
+        await client.engine.gate("door").until_waiting()
+        client.engine.gate("door").open()
+        assert (await held).status_code == 503

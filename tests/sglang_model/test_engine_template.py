@@ -193,3 +193,14 @@ async def test_an_end_of_document_id_ends_a_reply_and_further_ids_can_be_named()
         second = (await client.generate("b")).json()
     assert first["output_ids"] == [300, document]
     assert second["output_ids"][-1] == word
+
+
+async def test_a_continued_final_message_is_encoded_apart_which_leaves_a_seam() -> None:
+    tokenizer = builtin_tokenizer()
+    messages = [ASKED, {"role": "assistant", "content": "\n\nSure,"}]
+    body = {"messages": messages, "continue_final_message": True}
+    async with engine_client() as client:
+        tokens = (await client.http.post("/tokenize", json=body)).json()["tokens"]
+        prompt = (await client.http.post("/tokenize", json={"messages": [ASKED]})).json()["tokens"]
+    assert tokens == prompt + tokenizer.encode("\n\nSure,")
+    assert tokens != tokenizer.encode(tokenizer.decode(tokens))
