@@ -24,7 +24,7 @@ from nemo_gym.token_metadata import TokenIds
 from sglang_model import chat_request
 from sglang_model.config import SGLangModelConfig
 from sglang_model.generate_transport import GenerateTransport
-from sglang_model.history import History, PromptPlan
+from sglang_model.history import NOT_ONLY_TEXT, History, PromptPlan
 from sglang_model.history_report import history_field, report_history
 from sglang_model.length_refusals import SGLANG_PATTERNS
 from sglang_model.message_forms import check_template_kwargs
@@ -145,6 +145,8 @@ class SGLangModel(VLLMModel):
             conversation = await asyncio.to_thread(self._history.conversation, *inputs)
         else:
             conversation = self._history.conversation(*inputs)
+        if self.config.transport == "chat" and not chat_request.is_only_text(messages):
+            return self._history.unspliced(conversation, NOT_ONLY_TEXT)
         return await self._history.plan(conversation, renderer)
 
     async def _remember(

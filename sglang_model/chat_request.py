@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from nemo_gym.token_metadata import TOKEN_FIELDS
@@ -76,6 +76,13 @@ def requested_stop_ids(body: Mapping[str, object]) -> list[int]:
     """Stop token ids that the request itself added."""
     ids = body.get("stop_token_ids")
     return [token_id for token_id in ids if type(token_id) is int] if isinstance(ids, list) else []
+
+
+def is_only_text(messages: Sequence[Message]) -> bool:
+    """Whether every part of every message is text, as a prompt of ids can hold it."""
+    contents = [message.get("content") for message in messages]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    return all(isinstance(part, Mapping) and part.get("type", "text") == "text" for part in parts)
 
 
 def without_carried_token_ids(body: Body) -> Body:

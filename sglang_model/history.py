@@ -43,6 +43,10 @@ SPLICING_OFF = "splicing_off"
 """The reason on every response while `sglang_splice_history` is off."""
 
 
+NOT_ONLY_TEXT = "not_only_text"
+"""The reason on chat for a conversation with images: SGLang drops them from a request that brings its prompt's ids."""
+
+
 class HistoryStatus(StrEnum):
     """What a prompt was made of; the value of the header `x-sglang-history`."""
 
@@ -119,10 +123,7 @@ class History:
         Raises RequestError for messages that no template can read, UpstreamError when the engine renders and fails.
         """
         if not self.splices:
-            is_new = not conversation.digests.assistant_ends
-            return PromptPlan(
-                conversation, HistoryStatus.NEW if is_new else HistoryStatus.RERENDERED, SPLICING_OFF
-            )
+            return self.unspliced(conversation, SPLICING_OFF)
         found = self.store.find(conversation.session_id, conversation.digests, conversation.rendering)
         if isinstance(found, MissReason):
             status = HistoryStatus.NEW if found is MissReason.NEW_CONVERSATION else HistoryStatus.RERENDERED
@@ -130,6 +131,12 @@ class History:
         if found.shortfall is not None:
             return PromptPlan(conversation, HistoryStatus.RERENDERED, found.shortfall.value)
         return await self._spliced(conversation, found, renderer)
+
+    @staticmethod
+    def unspliced(conversation: Conversation, reason: str) -> PromptPlan:
+        """The prompt is rendered whole, for a reason that is none of the history's."""
+        is_new = not conversation.digests.assistant_ends
+        return PromptPlan(conversation, HistoryStatus.NEW if is_new else HistoryStatus.RERENDERED, reason)
 
     async def _spliced(self, conversation: Conversation, match: Match, renderer: Renderer) -> PromptPlan:
         stop_id = match.stop_token_id

@@ -47,3 +47,20 @@ async def test_with_the_engines_renderer_the_note_is_unknown_and_costs_no_call()
             messages += [choice["message"], {"role": "user", "content": f"on {turn}"}]
     assert choice["sglang"]["history"] == "spliced"
     assert choice["sglang"]["rendering_of_history"] == "unknown"
+
+
+async def test_a_conversation_with_an_image_is_rendered_by_the_engine_on_every_turn_and_says_so():
+    engine = engine_with(Rule(reply=PLAIN))
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    async with served_by(engine, "chat", "server") as client:
+        messages: list[dict[str, object]] = [
+            {"role": "user", "content": [image, {"type": "text", "text": "go"}]}
+        ]
+        said = []
+        for turn in range(2):
+            answer = await client.post("/v1/chat/completions", json={"messages": messages})
+            assert answer.status_code == 200, answer.text
+            said.append((answer.headers["x-sglang-history"], answer.headers["x-sglang-history-reason"]))
+            messages += [answer.json()["choices"][0]["message"], {"role": "user", "content": f"on {turn}"}]
+    assert said == [("new", "not_only_text"), ("rerendered", "not_only_text")]
+    assert not any("input_ids" in request.body for request in engine.requests if request.body)
