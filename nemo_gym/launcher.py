@@ -30,6 +30,7 @@ from nemo_gym.child_process import ChildProcess, Sink
 from nemo_gym.errors import ConfigError
 from nemo_gym.global_config import NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME, NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME
 from nemo_gym.launch_plan import LaunchPlan, PlannedServer
+from nemo_gym.parent_death import ending_with_this_process
 from nemo_gym.sessions import SESSION_SECRET_ENV_VAR_NAME
 
 LOGGER = logging.getLogger(__name__)
@@ -67,7 +68,9 @@ def child_environment(
 
 
 class Launcher:
-    """Runs the servers of one plan. When `run` returns or raises, no process that it started is left."""
+    """Runs the servers of one plan. When `run` returns or raises, no process that it started is left; on Linux
+    none is when this process is killed, either (`parent_death`).
+    """
 
     def __init__(
         self,
@@ -110,7 +113,7 @@ class Launcher:
 
     async def _start(self, server: PlannedServer) -> ChildProcess:
         environment = child_environment(self._plan, server, self._env, self._session_secret)
-        command = [sys.executable, str(server.entrypoint)]
+        command = ending_with_this_process([sys.executable, str(server.entrypoint)])
         try:
             return await ChildProcess.start(
                 server.name, command, env=environment, cwd=self._cwd, out=self._out, err=self._err

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import httpx
 import pytest
 
 from nemo_gym.cli import main
+from nemo_gym.parent_death import ending_with_this_process
 from tests.support.launches import (
     REPOSITORY,
     echo_yaml,
@@ -97,6 +101,35 @@ def test_a_server_under_nohup_survives_the_end_of_the_terminal(tmp_path: Path) -
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=30)
     assert process.returncode == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
+def test_a_server_ends_with_an_ng_run_that_is_killed(tmp_path: Path) -> None:
+    write_echo_server(tmp_path)
+    write(tmp_path / "c.yaml", echo_yaml())
+    with running(tmp_path, "+config_paths=[c.yaml]") as process:
+        url = read_until(process, "policy_model: http://").split()[-1]
+        server = httpx.get(url, trust_env=False).json()["pid"]
+        descriptor = os.pidfd_open(server)
+        try:
+            process.kill()
+            ended, _, _ = select.select([descriptor], [], [], 30)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            os.close(descriptor)
+    assert ended
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url, trust_env=False)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
+def test_a_server_whose_launcher_has_gone_already_does_not_start() -> None:
+    command = ending_with_this_process([sys.executable, "-c", "print('started')"])
+    gone = [*command[:4], str(os.getpid() + 1), *command[5:]]
+    for argv, printed in ((command, b"started\n"), (gone, b"")):
+        done = subprocess.run(argv, capture_output=True, timeout=60, check=False)  # noqa: S603 - our own command
+        assert done.stdout == printed
 
 
 def test_the_death_of_a_server_is_the_end_with_exit_code_1(tmp_path: Path) -> None:
