@@ -29,6 +29,7 @@ alike, since only the text behind the word is used (and the head, for the note).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from sglang_model.conversation_digest import digest_conversation
@@ -142,7 +143,7 @@ def _guard(request: SpliceRequest) -> Refusal | None:
     if not request.new_messages:
         return Refusal(RefusalReason.NO_NEW_MESSAGES, "no message follows the reply")
     for i, message in enumerate(request.new_messages):
-        if message.get("role") == "assistant":
+        if isinstance(message, Mapping) and message.get("role") == "assistant":
             return Refusal(
                 RefusalReason.ASSISTANT_IN_NEW_MESSAGES,
                 f"new message {i} is an assistant turn without stored ids",

@@ -172,6 +172,15 @@ def test_a_part_that_is_no_text_is_a_request_error_with_its_path() -> None:
     assert caught.value.param == "messages[3].content[0]"
 
 
+@pytest.mark.parametrize("place", ["assistant", "new"])
+def test_what_is_no_message_is_a_request_error_with_its_path(place: str) -> None:
+    odd: Message = "text"  # type: ignore[assignment]
+    made = request(odd) if place == "new" else replace(request(), assistant=odd)
+    with pytest.raises(RequestError) as caught:
+        fragment(made)
+    assert caught.value.param == ("messages[3]" if place == "new" else "messages[2]")
+
+
 def test_template_arguments_reach_the_template() -> None:
     found = fragment(request(chat_template_kwargs={"enable_thinking": False}))
     assert found.text == f"{CHATML_NEXT}<think>\n\n</think>\n\n"
