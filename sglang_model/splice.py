@@ -34,7 +34,13 @@ from dataclasses import replace
 
 from sglang_model.conversation_digest import digest_conversation
 from sglang_model.history_note import history_note
-from sglang_model.message_forms import MessageForms, check_template_kwargs, forms_ladder, normalise_messages
+from sglang_model.message_forms import (
+    MessageForms,
+    check_template_kwargs,
+    forms_ladder,
+    message_text,
+    normalise_messages,
+)
 from sglang_model.new_messages import plainly_present, texts_of
 from sglang_model.render_steps import RenderSteps, run, run_async, template_message
 from sglang_model.reply_rendering import (
@@ -78,6 +84,10 @@ __all__ = [
 ]
 
 
+_OWN_TEXT = 8
+"""Characters from which on a reply's text is not found behind it by chance."""
+
+
 def splice_steps(
     request: SpliceRequest,
     *,
@@ -111,8 +121,11 @@ def splice_steps(
     found = yield from _prove(request, reply, view, stop, renders_without_generation_prompt)
     if isinstance(found, Refusal):
         return found
+    text = view.tail[found.position :]
+    if calls and _repeats(text, reply):
+        flags |= {SpliceFlag.REPLY_REPEATED}
     return Fragment(
-        text=view.tail[found.position :],
+        text=text,
         left=stop,
         flags=flags | reply.flags | found.flags,
         history=history_note(reply.text[: reply.start - len(reply.word)], request.prompt_text),
@@ -158,6 +171,13 @@ def _guard(request: SpliceRequest) -> Refusal | None:
                 "the reply was sent back with other visible text or tool calls",
             )
     return None
+
+
+def _repeats(text: str, reply: Reply) -> bool:
+    """Whether the fragment shows the reply's own text, oftener than the new messages quote it."""
+    own = message_text(reply.assistant).strip()
+    quoted = sum(message_text(message).count(own) for message in reply.new_messages)
+    return len(own) >= _OWN_TEXT and text.count(own) > quoted
 
 
 def _prove(

@@ -193,6 +193,8 @@ class SpliceFlag(Enum):
     """The template does not write this turn's tool calls; the sampled ids keep them."""
     TOOL_CALLS_PARTLY_RENDERED = "tool_calls_partly_rendered"
     """The template writes only the first of this turn's tool calls; the sampled ids keep them all."""
+    REPLY_REPEATED = "reply_repeated"
+    """The template writes the reply's text behind its calls, so the prompt shows it a second time."""
     FORMS_CHANGED = "forms_changed"
     """The template refused the configured form of messages; another form of the same messages was rendered.
     """

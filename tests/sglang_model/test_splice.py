@@ -368,6 +368,20 @@ def test_stop_tokens_in_a_users_text_are_not_taken_for_the_turns_end() -> None:
     assert found.flags == {SpliceFlag.FOREIGN_STOP}
 
 
+def test_a_reply_whose_text_the_template_writes_behind_its_calls_is_flagged_as_repeated() -> None:
+    template = (
+        "{% for m in messages %}"
+        "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}<|im_end|>{% endfor %}"
+        "{{ m.content }}<|im_end|>{% endfor %}"
+    )
+    turn = called(call(1, "get_weather", city="Oslo"), content="Let me look.")
+    found = fragment(request(tool(1, "get_weather", "rain"), assistant=turn), JinjaRenderer(template))
+    assert found.text == "Let me look.<|im_end|>rain<|im_end|>"
+    assert found.flags == {SpliceFlag.REPLY_REPEATED}
+    quoting = request(tool(1, "get_weather", "Let me look."), assistant=turn, tools=TOOLS)
+    assert fragment(quoting).flags == frozenset()
+
+
 def test_stop_tokens_in_a_replys_text_that_is_written_behind_its_calls_are_not_taken_for_its_end() -> None:
     template = (
         "{% for m in messages %}"
