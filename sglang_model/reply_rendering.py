@@ -71,14 +71,12 @@ def render_reply(request: SpliceRequest, tokens: SpecialTokens) -> RenderSteps[R
     """Steps 1 and 2: the ladder of places for the word and of forms for the messages."""
     conversation = (*request.previous, request.assistant, *request.new_messages)
     ladder = forms_ladder(conversation, request.forms)
-    normal = {forms: normalise_messages(conversation, forms) for forms in ladder}
-    places = placements(normal[ladder[0]][len(request.previous)])
     errors: list[str] = []
     lost: list[int] = []
-    rungs = deque((placement, forms) for placement in places for forms in ladder)
+    rungs = deque((placement, forms) for placement in placements(request.assistant) for forms in ladder)
     while rungs:
         placement, forms = rungs.popleft()
-        found = yield from _render_starred(request, tokens, normal[forms], placement, forms)
+        found = yield from _render_starred(request, tokens, conversation, placement, forms)
         if isinstance(found, Reply | Refusal):
             return found
         if isinstance(found, str):
@@ -88,9 +86,7 @@ def render_reply(request: SpliceRequest, tokens: SpecialTokens) -> RenderSteps[R
         readable = request.forms.text_parts is TextParts.WRAPPED
         if found == 0 and placement.call is None and forms == request.forms and not readable:
             # A string leaves no trace: the template may read lists of parts only.
-            parts_only = replace(forms, text_parts=TextParts.WRAPPED)
-            normal[parts_only] = normalise_messages(conversation, parts_only)
-            rungs.append((placement, parts_only))
+            rungs.append((placement, replace(forms, text_parts=TextParts.WRAPPED)))
     if not lost:
         return Refusal(RefusalReason.TEMPLATE_REJECTED, template_message(errors[0], conversation))
     return Refusal(
@@ -101,12 +97,13 @@ def render_reply(request: SpliceRequest, tokens: SpecialTokens) -> RenderSteps[R
 def _render_starred(
     request: SpliceRequest,
     tokens: SpecialTokens,
-    messages: tuple[dict[str, object], ...],
+    conversation: tuple[Message, ...],
     placement: Placement,
     forms: MessageForms,
 ) -> RenderSteps[Reply | Refusal | str | int]:
     """One rung: the reply if the word stands once, else the template's error or the number of words."""
     count = len(request.previous)
+    messages = normalise_messages(conversation, forms)
     previous, assistant, new = messages[:count], messages[count], messages[count + 1 :]
     word, shield = new_word(), new_word()
     star = starred(shielded(assistant, shield, tokens.stops), word, placement, forms)

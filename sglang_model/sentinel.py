@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import secrets
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sglang_model.message_forms import ArgumentForm, Message, MessageForms, message_text, parsed_arguments
@@ -35,8 +35,8 @@ class Placement:
 
 def placements(assistant: Message) -> tuple[Placement, ...]:
     """The places to try, the last rendered value first: last call to first, then the content."""
-    calls = assistant.get("tool_calls")
-    count = len(calls) if isinstance(calls, list) else 0
+    calls = assistant.get("tool_calls") if isinstance(assistant, Mapping) else None
+    count = len(calls) if isinstance(calls, list | tuple) else 0
     return (*(Placement(i) for i in reversed(range(count))), Placement(None))
 
 

@@ -29,11 +29,18 @@ alike, since only the text behind the word is used (and the head, for the note).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from sglang_model.conversation_digest import digest_conversation
 from sglang_model.history_note import history_note
-from sglang_model.message_forms import MessageForms, check_template_kwargs, forms_ladder, normalise_messages
+from sglang_model.message_forms import (
+    MessageForms,
+    check_template_kwargs,
+    forms_ladder,
+    message_text,
+    normalise_messages,
+)
 from sglang_model.new_messages import plainly_present, texts_of
 from sglang_model.render_steps import RenderSteps, run, run_async, template_message
 from sglang_model.reply_rendering import (
@@ -77,6 +84,10 @@ __all__ = [
 ]
 
 
+_OWN_TEXT = 8
+"""Characters from which on a reply's text is not found behind it by chance."""
+
+
 def splice_steps(
     request: SpliceRequest,
     *,
@@ -110,8 +121,11 @@ def splice_steps(
     found = yield from _prove(request, reply, view, stop, renders_without_generation_prompt)
     if isinstance(found, Refusal):
         return found
+    text = view.tail[found.position :]
+    if calls and _repeats(text, reply):
+        flags |= {SpliceFlag.REPLY_REPEATED}
     return Fragment(
-        text=view.tail[found.position :],
+        text=text,
         left=stop,
         flags=flags | reply.flags | found.flags,
         history=history_note(reply.text[: reply.start - len(reply.word)], request.prompt_text),
@@ -142,7 +156,7 @@ def _guard(request: SpliceRequest) -> Refusal | None:
     if not request.new_messages:
         return Refusal(RefusalReason.NO_NEW_MESSAGES, "no message follows the reply")
     for i, message in enumerate(request.new_messages):
-        if message.get("role") == "assistant":
+        if isinstance(message, Mapping) and message.get("role") == "assistant":
             return Refusal(
                 RefusalReason.ASSISTANT_IN_NEW_MESSAGES,
                 f"new message {i} is an assistant turn without stored ids",
@@ -157,6 +171,13 @@ def _guard(request: SpliceRequest) -> Refusal | None:
                 "the reply was sent back with other visible text or tool calls",
             )
     return None
+
+
+def _repeats(text: str, reply: Reply) -> bool:
+    """Whether the fragment shows the reply's own text, oftener than the new messages quote it."""
+    own = message_text(reply.assistant).strip()
+    quoted = sum(message_text(message).count(own) for message in reply.new_messages)
+    return len(own) >= _OWN_TEXT and text.count(own) > quoted
 
 
 def _prove(

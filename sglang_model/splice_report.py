@@ -29,13 +29,15 @@ _SIGNS = {
     Verdict.NOT_RENDERED: "c",
     Verdict.LOST: "l",
     Verdict.FOREIGN: "f",
+    Verdict.UNJUDGED: "?",
 }
 _LEGEND = (
     "✓ the fragment is the wanted text · **R** refused with a reason · **W** wrong · "
     "`·` the template itself rejects the conversation · "
     "`c` the template does not write the tool calls (flagged) · "
     "`l` the template loses a new message (refused, with that reason) · "
-    "`f` the sampled stop token is not the template's, so no text is right (flagged or refused)"
+    "`f` the sampled stop token is not the template's, so no text is right (flagged or refused) · "
+    "`?` the template cuts the reply's text, so this method cannot tell"
 )
 
 
@@ -105,28 +107,29 @@ def _markdown(results: Sequence[TemplateResult], unknown: Sequence[str]) -> str:
 
 
 def _totals(results: Sequence[TemplateResult]) -> list[str]:
-    lines = [
-        "| renderer | templates | scored | right | refused | wrong | rejected | no calls | lost | foreign |",
-        "| --- | --: | --: | --: | --: | --: | --: | --: | --: | --: |",
-    ]
+    columns = ["renderer", "templates", "scored", *(verdict.value for verdict in Verdict)]
+    lines = [_row(columns), _row(["---", *["--:"] * (len(columns) - 1)])]
     for label, sets in (
         ("local", [result.cells for result in results]),
         ("engine (always a generation prompt)", [result.server_cells for result in results]),
     ):
         count = Counter(cell.verdict for cells in sets for cell in cells)
         scored = sum(number for verdict, number in count.items() if verdict.scored)
-        shown = [len(sets), scored, *(count[verdict] for verdict in Verdict)]
-        lines.append(f"| {label} | {' | '.join(map(str, shown))} |")
+        lines.append(_row([label, len(sets), scored, *(count[verdict] for verdict in Verdict)]))
     return lines
+
+
+def _row(cells: Sequence[object]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def _matrix(results: Sequence[TemplateResult]) -> list[str]:
     shapes = all_shapes()
     lines = [
-        f"| template | {' | '.join(f'{shape.number:02}' for shape in shapes)} |",
-        f"| --- |{' :-: |' * len(shapes)}",
+        _row(["template", *(f"{shape.number:02}" for shape in shapes)]),
+        _row(["---", *[":-:"] * len(shapes)]),
+        *(_row([result.name, *(_SIGNS[cell.verdict] for cell in result.cells)]) for result in results),
     ]
-    lines += [f"| {r.name} | {' | '.join(_SIGNS[cell.verdict] for cell in r.cells)} |" for r in results]
     names = " · ".join(f"{shape.number:02} {shape.name}" for shape in shapes)
     return [*lines, "", f"Shapes (reply > what follows it): {names}"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 
@@ -57,22 +57,28 @@ class SpecialTokens:
     """The texts that a tokenizer reads as one token each.
 
     `texts` are all added tokens (special or not, such as `<tool_call>`); it may be empty when the renderer
-    has no tokenizer to ask. `stops` are the tokens at which the engine ends a turn of its own accord (its
-    EOS ids), without the ones that a single request added.
+    has no tokenizer to ask. Blank ones (Gemma adds runs of newlines) mark nothing and are passed over.
+    `stops` are the tokens at which the engine ends a turn of its own accord (its EOS ids), without the ones
+    that a single request added. `sampled` is a stop token that is in neither.
     """
 
     texts: tuple[str, ...] = ()
     stops: tuple[str, ...] = ()
+    sampled: str = ""
+
+    @property
+    def _all(self) -> tuple[str, ...]:
+        return (*self.texts, *self.stops, self.sampled)
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
         # Longest first: the tokenizer's own rule where one token's text begins another's.
-        texts = sorted({text for text in (*self.texts, *self.stops) if text}, key=len, reverse=True)
+        texts = sorted({text for text in self._all if text.strip()}, key=len, reverse=True)
         return re.compile("|".join(map(re.escape, texts)) or r"(?!)")
 
     @cached_property
     def longest(self) -> int:
-        return max((len(text) for text in (*self.texts, *self.stops)), default=0)
+        return max(map(len, self._all))
 
     def spans(self, text: str, end: int | None = None) -> tuple[Span, ...]:
         """Special tokens that lie wholly in `text[:end]`, in order."""
@@ -92,11 +98,11 @@ class SpecialTokens:
         """Whether `text` may count as the mark of a turn's end, not as ordinary text that happened to stop
         it.
         """
-        return text in self.texts or (text in self.stops and bool(text.strip()))
+        return bool(text.strip()) and (text in self.texts or text in self.stops)
 
     def with_token(self, text: str) -> SpecialTokens:
         """The same tokens, knowing that `text` is a token too."""
-        return self if text in self.texts else SpecialTokens((*self.texts, text), self.stops)
+        return self if text in self.texts else replace(self, sampled=text)
 
 
 @dataclass(frozen=True)
@@ -187,6 +193,8 @@ class SpliceFlag(Enum):
     """The template does not write this turn's tool calls; the sampled ids keep them."""
     TOOL_CALLS_PARTLY_RENDERED = "tool_calls_partly_rendered"
     """The template writes only the first of this turn's tool calls; the sampled ids keep them all."""
+    REPLY_REPEATED = "reply_repeated"
+    """The template writes the reply's text behind its calls, so the prompt shows it a second time."""
     FORMS_CHANGED = "forms_changed"
     """The template refused the configured form of messages; another form of the same messages was rendered.
     """

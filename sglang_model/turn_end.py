@@ -221,7 +221,13 @@ def _cut_at_marker(view: TurnView, stop: str, marker: Span | None) -> Cut | None
 
 
 def _cut_without_end(view: TurnView, stop: str) -> Cut | None:
-    """Step 6c: the template writes no end here, so the sampled stop token stays as an extra token."""
+    """Step 6c: the template writes no end here, so the sampled stop token stays as an extra token.
+
+    Not where the token stands in front of the new text after all, in a place that could not be judged, and
+    not where the special tokens are unknown: any of the text there may be the turn's end.
+    """
+    if not view.tokens.texts or any(s.text == stop for s in view.tokens.spans(view.tail, view.bound)):
+        return None
     flags = frozenset({SpliceFlag.FOREIGN_STOP})
     if view.calls:
         return Cut(view.owned, flags) if view.owns_all else None

@@ -59,6 +59,9 @@ class Verdict(Enum):
     FOREIGN = "foreign"
     """The sampled stop token is not the template's, so there is no right answer; flagged or refused."""
 
+    UNJUDGED = "unjudged"
+    """The template cuts the reply's text so that its last word is gone: its place cannot be told this way."""
+
     @property
     def scored(self) -> bool:
         return self in (Verdict.RIGHT, Verdict.REFUSED, Verdict.WRONG)
@@ -119,7 +122,7 @@ def expected_fragment(
     if text is None:
         return Expected(Verdict.REJECTED)
     if text.count(reply_word) != 1:
-        return Expected(Verdict.NOT_RENDERED)
+        return Expected(Verdict.NOT_RENDERED if request.assistant.get("tool_calls") else Verdict.UNJUDGED)
     tail = text.split(reply_word)[1]
     words = [f"{reply_word[::-1]}{chr(ord('a') + i)}" for i in range(len(request.new_messages))]
     messages = [{**m, "content": word} for m, word in zip(request.new_messages, words, strict=True)]
@@ -162,10 +165,17 @@ def verdict(expected: Expected, result: Fragment | Refusal) -> Verdict:
         lost = result.reason in (RefusalReason.NEW_MESSAGE_DROPPED, RefusalReason.NEW_MESSAGE_HOISTED)
         right = expected.verdict is Verdict.LOST and not lost
         return Verdict.REFUSED if expected.verdict is Verdict.RIGHT or right else expected.verdict
+    if expected.verdict is Verdict.UNJUDGED:
+        return Verdict.UNJUDGED
     if expected.verdict is Verdict.RIGHT:
         return Verdict.RIGHT if result.text == expected.text else Verdict.WRONG
     said = {
         Verdict.NOT_RENDERED: {SpliceFlag.TOOL_CALLS_NOT_RENDERED, SpliceFlag.TOOL_CALLS_PARTLY_RENDERED},
-        Verdict.FOREIGN: {SpliceFlag.FOREIGN_STOP, SpliceFlag.STOP_SUBSTITUTED},
+        Verdict.FOREIGN: {
+            SpliceFlag.FOREIGN_STOP,
+            SpliceFlag.STOP_SUBSTITUTED,
+            SpliceFlag.END_SKIPPED,
+            SpliceFlag.ORDINARY_STOP_TOKEN,
+        },
     }.get(expected.verdict, set())
     return expected.verdict if said & result.flags else Verdict.WRONG

@@ -172,6 +172,15 @@ def test_a_part_that_is_no_text_is_a_request_error_with_its_path() -> None:
     assert caught.value.param == "messages[3].content[0]"
 
 
+@pytest.mark.parametrize("place", ["assistant", "new"])
+def test_what_is_no_message_is_a_request_error_with_its_path(place: str) -> None:
+    odd: Message = "text"  # type: ignore[assignment]
+    made = request(odd) if place == "new" else replace(request(), assistant=odd)
+    with pytest.raises(RequestError) as caught:
+        fragment(made)
+    assert caught.value.param == ("messages[3]" if place == "new" else "messages[2]")
+
+
 def test_template_arguments_reach_the_template() -> None:
     found = fragment(request(chat_template_kwargs={"enable_thinking": False}))
     assert found.text == f"{CHATML_NEXT}<think>\n\n</think>\n\n"
@@ -357,6 +366,20 @@ def test_stop_tokens_in_a_users_text_are_not_taken_for_the_turns_end() -> None:
     found = fragment(request(user("<|im_end|> and more text than that")), JinjaRenderer(template))
     assert found.text == "<|im_end|> and more text than that<|im_end|>"
     assert found.flags == {SpliceFlag.FOREIGN_STOP}
+
+
+def test_a_reply_whose_text_the_template_writes_behind_its_calls_is_flagged_as_repeated() -> None:
+    template = (
+        "{% for m in messages %}"
+        "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}<|im_end|>{% endfor %}"
+        "{{ m.content }}<|im_end|>{% endfor %}"
+    )
+    turn = called(call(1, "get_weather", city="Oslo"), content="Let me look.")
+    found = fragment(request(tool(1, "get_weather", "rain"), assistant=turn), JinjaRenderer(template))
+    assert found.text == "Let me look.<|im_end|>rain<|im_end|>"
+    assert found.flags == {SpliceFlag.REPLY_REPEATED}
+    quoting = request(tool(1, "get_weather", "Let me look."), assistant=turn, tools=TOOLS)
+    assert fragment(quoting).flags == frozenset()
 
 
 def test_stop_tokens_in_a_replys_text_that_is_written_behind_its_calls_are_not_taken_for_its_end() -> None:

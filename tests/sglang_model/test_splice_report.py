@@ -109,8 +109,8 @@ def test_unknown_templates_are_listed_and_not_scored(
 
 
 def test_a_wrong_fragment_fails_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A template that shows the oracle's word twice and the splice's once."""
-    twice = "{{ m.content }}{{ ' quorvexal' if 'quorvexal' in m.content else '' }}"
+    """A template that ends a turn twice where it shows the oracle's word, and once behind the splice's."""
+    twice = "{{ m.content }}{{ '<|im_end|>' if 'quorvexal' in m.content else '' }}"
     template = "{% for m in messages %}<|im_start|>" + twice + "<|im_end|>{% endfor %}"
     (tmp_path / "twice.jinja").write_text(template, encoding="utf-8")
     assert main([str(tmp_path)]) == 1

@@ -194,6 +194,7 @@ def test_a_call_that_was_cut_off_gets_the_close_from_the_marker_on() -> None:
 def test_an_ordinary_stop_token_is_sampled_text_and_spells_the_beginning_of_the_close() -> None:
     end = GenerationEnd(EndKind.STOP_TOKEN, "\n")
     assert stop_token(end, TOKENS) == (None, "\n")
+    assert stop_token(end, SpecialTokens(("\n",), ("\n",))) == (None, "\n")
     assert stop_token(end, SpecialTokens((), ("<e>", "\n"))) == (None, "\n")
     assert stop_token(GenerationEnd(EndKind.STOP_TOKEN, "<e>"), TOKENS) == ("<e>", "")
     assert stop_token(GenerationEnd(EndKind.STOP_TOKEN, "<e>"), SpecialTokens((), ("<e>",))) == ("<e>", "")
@@ -222,9 +223,18 @@ def test_without_a_last_position_the_first_stop_token_in_front_of_the_new_text_e
 
 
 def test_without_a_last_position_a_stop_token_behind_plain_text_is_not_believed() -> None:
-    assert cut(view("\nNext:<e>NEW", None), "<e>") == Cut(0, FOREIGN)
+    assert isinstance(cut(view("\nNext:<e>NEW", None), "<e>"), Refusal)
     assert isinstance(cut(view("\nNext:<e><u>NEW", None), "<eof>"), Cut)
     assert isinstance(cut(view("<s>Next:<e>NEW", None), "<e>"), Refusal)
+
+
+def test_nothing_is_appended_behind_a_foreign_stop_token_while_special_tokens_are_unknown() -> None:
+    """Any text in front of the new messages may be the end of the turn then."""
+    for last in ("<return>", "", None):
+        made = view("<end><s>user NEW", last, tokens=SpecialTokens((), ("<return>", "<eof>")))
+        assert isinstance(cut(made, "<return>"), Refusal)
+    known = view("<e><s>user NEW", None, tokens=SpecialTokens((), ("<e>", "<eof>")))
+    assert cut(known, "<e>") == Cut(len("<e>"))
 
 
 def test_without_a_last_position_another_stop_token_takes_the_first_ones_place() -> None:
@@ -294,6 +304,7 @@ def test_special_tokens_are_read_longest_first_and_only_whole() -> None:
     tokens = SpecialTokens(("<e>", "<e><e>", "x"), ())
     assert [span.text for span in tokens.spans("<e><e>x<e>")] == ["<e><e>", "x", "<e>"]
     assert [span.text for span in tokens.spans("<e><e>x", 5)] == []
+    assert [span.text for span in SpecialTokens(("\n", "<e>"), ()).spans("\n<e>\n")] == ["<e>"]
     assert tokens.open("<e>b")
     assert not tokens.open("b<e>")
     assert not SpecialTokens().occur_in("anything")
