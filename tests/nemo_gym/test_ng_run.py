@@ -38,6 +38,8 @@ def running(cwd: Path, *overrides: str, wrapper: Sequence[str] = ()) -> Iterator
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # The tests themselves may run under nohup, which a child inherits.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )
     with process:
         try:
