@@ -43,12 +43,16 @@ def visible_text(decoded: str, eos_markers: Sequence[str], matched: str | int | 
     if isinstance(matched, str) and matched:
         text = text[: _stop_position(text, matched)]
     markers = [marker for marker in eos_markers if marker]
+    end = len(text)
     while True:
-        ending = text.rstrip("\n")
-        marker = next((marker for marker in markers if ending.endswith(marker)), None)
+        # By position: a policy that samples nothing but end tokens would make each cut a copy of the rest.
+        ending = end
+        while text.startswith("\n", ending - 1, ending):
+            ending -= 1
+        marker = next((marker for marker in markers if text.endswith(marker, 0, ending)), None)
         if marker is None:
-            return text
-        text = ending.removesuffix(marker)
+            return text[:end]
+        end = ending - len(marker)
 
 
 def _stop_position(text: str, stop: str) -> int:

@@ -104,7 +104,14 @@ GO_ON = user(f"And tomorrow, {NEW_WORDS[0]}?")
 
 def all_shapes() -> tuple[Shape, ...]:
     """The 33 shapes, in order of their numbers."""
-    return (*_plain_shapes(), *_role_shapes(), *_content_shapes(), *_thinking_shapes(), *_long_shapes())
+    return (
+        *_plain_shapes(),
+        *_reasoning_shapes(),
+        *_role_shapes(),
+        *_content_shapes(),
+        *_thinking_shapes(),
+        *_long_shapes(),
+    )
 
 
 def _plain_shapes() -> tuple[Shape, ...]:
@@ -142,7 +149,7 @@ def _plain_shapes() -> tuple[Shape, ...]:
     )
 
 
-def _role_shapes() -> tuple[Shape, ...]:
+def _reasoning_shapes() -> tuple[Shape, ...]:
     thought = "The user wants the weather."
     return (
         Shape(
@@ -175,6 +182,11 @@ def _role_shapes() -> tuple[Shape, ...]:
             (RESULT,),
             TOOLS,
         ),
+    )
+
+
+def _role_shapes() -> tuple[Shape, ...]:
+    return (
         Shape(
             13,
             "developer role first",

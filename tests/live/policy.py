@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tests.support.replies import REPLIES, THOUGHT
+from tests.sglang_model.transport_differences import ALIKE, CALL, DIFFERENT, OSLO
 
 IM_END, END_OF_TEXT = "<|im_end|>", "<|endoftext|>"
 
@@ -88,7 +88,7 @@ STEPS = (
 
 ROME = '<think>\nx\n</think>\n\n<tool_call>\n{"name":"get_weather","arguments":{"city":"Rome"}}\n</tool_call>'
 OTHER_RULES: tuple[dict[str, object], ...] = (
-    {"when": "call twice", "reply": REPLIES["two calls"]},
+    {"when": "call twice", "reply": f"Both.\n{CALL}\n{OSLO}"},
     {"when": "weather in Rome(?!.*tool_response)", "reply": ROME},
     {"when": "say hello", "reply": "<think>\nshort\n</think>\n\nHello there!"},
     {
@@ -102,17 +102,14 @@ OTHER_RULES: tuple[dict[str, object], ...] = (
 """What the other live tests ask for, one turn each."""
 
 
-def shown_as(name: str, *, thinking: bool) -> str:
-    """What to ask for one of the replies of tests/support/replies.py."""
-    return f"show {name} {'after thinking' if thinking else 'at once'}"
+def asking_for(name: str) -> str:
+    """What to ask for one of the replies of tests/sglang_model/transport_differences.py."""
+    return f"give the reply '{name}'"
 
 
 def reply_rules() -> list[dict[str, object]]:
-    return [
-        {"when": shown_as(name, thinking=thinking), "reply": (THOUGHT if thinking else "") + reply}
-        for name, reply in REPLIES.items()
-        for thinking in (True, False)
-    ]
+    replies = {**ALIKE, **{name: difference.reply for name, difference in DIFFERENT.items()}}
+    return [{"when": asking_for(name), "reply": reply.text} for name, reply in replies.items()]
 
 
 def pieces(text: str) -> list[str]:

@@ -40,6 +40,11 @@ def tokenized(engine: str, **body: object) -> list[int]:
     return httpx.post(f"{engine}/tokenize", json={"model": "m", **body}, timeout=30).json()["tokens"]
 
 
+def encoded(engine: str, text: str) -> list[int]:
+    body = {"model": "m", "prompt": text, "add_special_tokens": False}
+    return httpx.post(f"{engine}/tokenize", json=body, timeout=30).json()["tokens"]
+
+
 def text_of(engine: str, ids: list[int]) -> str:
     body = {"model": "m", "tokens": ids, "skip_special_tokens": False}
     return httpx.post(f"{engine}/detokenize", json=body, timeout=30).json()["text"]

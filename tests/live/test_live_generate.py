@@ -1,10 +1,10 @@
-"""`transport: generate` and single answers against SGLang's own HTTP server."""
+"""`transport: generate` and its prompts against SGLang's own HTTP server."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.live.policy import shown_as
+from tests.live.policy import asking_for
 from tests.live.rollout import CHAT_TOOLS, aborted
 from tests.live.servers import (
     LOCAL,
@@ -17,8 +17,6 @@ from tests.live.servers import (
     window_of,
 )
 from tests.support.model_servers import agent, make_sglang
-from tests.support.recorder import Recorder
-from tests.support.replies import REPLIES
 
 pytestmark = [pytest.mark.live]
 
@@ -79,11 +77,11 @@ async def test_thinking_that_is_switched_off_is_switched_off_in_the_prompt(
     live_engine, recorder, transport, renderer
 ):
     kwargs = {"chat_template_kwargs": {"enable_thinking": False}}
-    body = asking(shown_as("text", thinking=False), **kwargs)
+    body = asking(asking_for("text"), **kwargs)
     async with agent(make_sglang(recorder, **settings_of(transport, renderer, live_engine))) as client:
         response = await client.post("/v1/chat/completions", json=body, timeout=120)
     message = response.json()["choices"][0]["message"]
-    assert message["content"] == "Hello."
+    assert message["content"] == "Hello there!"
     assert message["prompt_token_ids"] == tokenized(live_engine, messages=body["messages"], **kwargs)
     assert text_of(live_engine, message["prompt_token_ids"]).endswith("<think>\n\n</think>\n\n")
 
@@ -101,39 +99,6 @@ async def test_an_abort_in_the_queue_is_a_503_too(live_engine, recorder, transpo
     assert (
         recorder.generations[-1].sampled["meta_info"]["finish_reason"]["message"] == "Abort in waiting queue"
     )
-
-
-@pytest.mark.parametrize("tools", [None, CHAT_TOOLS], ids=["no tools", "tools"])
-@pytest.mark.parametrize("thinking", [True, False])
-@pytest.mark.parametrize("tool_format", ["hermes", "server"])
-@pytest.mark.sglang_versions("0.5.13", "0.5.23")
-async def test_the_same_ids_show_the_same_answer_on_both_transports(
-    live_engine, tool_format, thinking, tools
-):
-    """Without thinking the request says so: else the qwen3 parser takes all text without tags for thinking."""
-    fields: dict[str, object] = {} if thinking else {"chat_template_kwargs": {"enable_thinking": False}}
-    if tools:
-        fields["tools"] = tools
-    shown: list[list[tuple[object, ...]]] = []
-    for transport in ("chat", "generate"):
-        settings = settings_of(transport, "server", live_engine)
-        if transport == "generate":
-            settings["sglang_tool_format"] = tool_format
-        recorder = Recorder()
-        async with agent(make_sglang(recorder, **settings)) as client:
-            choices = []
-            for name in REPLIES:
-                body = asking(shown_as(name, thinking=thinking), **fields)
-                response = await client.post("/v1/chat/completions", json=body, timeout=120)
-                choices.append(response.json()["choices"][0])
-        await recorder.inner.aclose()
-        shown.append([visible(choice) for choice in choices])
-    assert dict(zip(REPLIES, shown[1], strict=True)) == dict(zip(REPLIES, shown[0], strict=True))
-
-
-def visible(choice: dict) -> tuple[object, ...]:
-    calls = [call["function"] for call in choice["message"].get("tool_calls") or []]
-    return choice["finish_reason"], choice["message"]["content"], calls
 
 
 @pytest.mark.parametrize("renderer", [LOCAL])

@@ -357,6 +357,32 @@ async def test_a_stop_token_of_the_request_leaves_the_text_and_not_the_ids(rende
     assert choice["message"]["generation_token_ids"][-1] == token
 
 
+@RENDERERS
+async def test_a_stop_token_of_one_request_is_no_end_marker_of_the_next(renderer):
+    engine = saying("one two three")
+    (token,) = engine.tokenizer.encode(" three")
+    async with served_by(engine, "generate", renderer) as client:
+        await client.post("/v1/chat/completions", json={**PLAIN, "stop_token_ids": [token]})
+        response = await client.post("/v1/chat/completions", json=PLAIN)
+    assert response.json()["choices"][0]["message"]["content"] == "one two three"
+
+
+@PATHS
+async def test_the_reasoning_effort_is_an_argument_of_the_template(path):
+    template = "{{ reasoning_effort }}: {% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
+    engine = saying("x")
+    effort = (
+        {"reasoning_effort": "high"} if path.endswith("completions") else {"reasoning": {"effort": "high"}}
+    )
+    settings = {"sglang_chat_template": template, "chat_template_kwargs": {"reasoning_effort": "low"}}
+    async with served_by(engine, sglang_chat_template=template) as client:
+        assert (await client.post(path, json=body_for(path, **effort))).status_code == 200
+    async with served_by(engine, **settings) as client:
+        assert (await client.post(path, json=body_for(path))).status_code == 200
+    shown = [engine.tokenizer.decode(body["input_ids"]) for body in generate_bodies(engine)]
+    assert shown == ["high: say plain<|im_end|>", "low: say plain<|im_end|>"]
+
+
 BROKEN_CALLS = {
     "no JSON": ('<tool_call>\n{"name": "get_weather", \n</tool_call>', "invalid_json"),
     "no name": ('<tool_call>\n{"arguments": {"city": "Paris"}}\n</tool_call>', "missing_name"),
@@ -401,6 +427,16 @@ async def test_a_good_call_behind_a_broken_one_is_made_and_the_broken_one_stays(
     report = choice["sglang"]["tool_call_report"]
     assert [attempt["status"] for attempt in report] == ["invalid_json", "ok"]
     assert report[1]["call_id"] == choice["message"]["tool_calls"][0]["id"]
+
+
+async def test_a_call_that_the_budget_cut_off_is_not_made_although_its_json_is_whole():
+    engine = saying(CALL)
+    budget = len(engine.tokenizer.encode(CALL.removesuffix("</tool_call>")))
+    choice = await choice_of(engine, tools=TOOLS, max_tokens=budget)
+    assert choice["finish_reason"] == "length"
+    assert not choice["message"]["tool_calls"]
+    assert choice["message"]["content"] == CALL.removesuffix("</tool_call>")
+    assert [attempt["status"] for attempt in choice["sglang"]["tool_call_report"]] == ["unclosed_block"]
 
 
 async def test_two_calls_in_one_block_are_two_calls():

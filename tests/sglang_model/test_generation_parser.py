@@ -341,3 +341,10 @@ def test_a_call_as_the_models_own_template_writes_it_is_read_back(template: str,
     assert parsed_call["function"]["name"] == "write"
     assert json.loads(parsed_call["function"]["arguments"]) == ARGUMENTS
     assert statuses(parsed) == ["ok"]
+
+
+def test_a_generation_of_very_many_end_markers_is_trimmed_in_one_pass() -> None:
+    """Hundreds of thousands of them took minutes, on the event loop."""
+    assert visible_text("answer" + "<|im_end|>\n" * 500_000, ("<|im_end|>", "<|endoftext|>")) == "answer"
+    assert visible_text("\n" * 500_000, ("<|im_end|>",)) == "\n" * 500_000
+    assert visible_text("", ("<|im_end|>",)) == ""

@@ -391,6 +391,28 @@ async def test_first_turns_of_one_session_side_by_side_do_not_meet(transport, re
 
 
 @SETUPS
+async def test_a_turn_whose_session_is_evicted_while_it_runs_is_remembered_on_its_own(transport, renderer):
+    engine = scripted(
+        "one", Rule(when="b<.im_end", reply="two", misbehave=Misbehaviour(gate="held", times=1), times=1)
+    )
+    engine.rules.extend([Rule(when="other", reply="x"), Rule(reply="three")])
+    async with served_by(engine, transport, renderer, session_max_sessions=1) as client:
+        agent = Agent(client, engine, headers={"X-Session-Id": "mine"})
+        first = await agent.ask("a")
+        running = asyncio.create_task(agent.send([*agent.messages, user("b")]))
+        await engine.gate("held").until_waiting(1)
+        await Agent(client, engine, headers={"X-Session-Id": "other"}).ask("other")
+        engine.gate("held").open()
+        second = await running
+        third = await agent.send([*agent.messages, user("b"), second.message, user("c")])
+        counted = events((await client.get("/metrics")).text)
+    assert_extends(first, second)
+    assert_extends(second, third)
+    assert counted["history_commit_stale"] == 1
+    assert counted["session_evicted_max_sessions"] == 2
+
+
+@SETUPS
 async def test_a_conversation_that_ends_with_the_assistant_is_no_continuation_of_its_ids(transport, renderer):
     engine = scripted("one", "two")
     async with served_by(engine, transport, renderer) as client:

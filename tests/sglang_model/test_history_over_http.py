@@ -310,7 +310,8 @@ async def test_a_client_that_disconnects_leaves_the_session_as_it_was(transport)
 
 @SETUPS
 async def test_a_follow_up_that_overflows_ends_with_length_keeps_its_ids_and_the_session(transport, renderer):
-    engine = scripted("Hello there!", "ok", context_length=64)
+    engine = scripted("ok", context_length=64)
+    engine.rules.insert(0, Rule(ids=tuple(engine.tokenizer.encode_bytewise("Hello there!")), times=1))
     window = {"context_length": 64} if transport == "generate" else {}
     async with served_by(engine, transport, renderer, **window) as client:
         agent = Agent(client, engine)

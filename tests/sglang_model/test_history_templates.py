@@ -22,13 +22,16 @@ OPENS_THINKING = {"bars"}
 """Their generation prompt opens a thinking, so the reply closes it."""
 NEEDS_VARIABLES = {"inst", "bars"}
 """Their templates use `eos_token`, which the embedded engine's own renderer does not have."""
+REFUSED_ON_THE_ENGINE = {"parts": "assistant_not_rendered", "no-end": "turn_end_not_found"}
+"""SGLang hands texts on as texts, where one reads lists of parts only; and without a tokenizer here nothing proves
+where a turn ends that the other does not end."""
 NAMES = [one.name for one in FAMILIES]
 CASES = [
     (name, transport, renderer)
     for name in NAMES
     for transport in ("generate", "chat")
     for renderer in ("local", "server")
-    if renderer == "local" or name not in {*NEEDS_VARIABLES, "parts"}
+    if renderer == "local" or name not in {*NEEDS_VARIABLES, *REFUSED_ON_THE_ENGINE}
 ]
 
 
@@ -96,10 +99,12 @@ async def test_the_stop_token_of_each_family_leaves_the_text_and_not_the_ids(nam
 
 
 @pytest.mark.parametrize("transport", ["generate", "chat"])
-async def test_a_family_that_the_engine_renders_otherwise_starts_new_segments_and_says_why(transport):
-    """A template that reads nothing but lists of parts: SGLang hands texts on as texts."""
-    _, turns = await three_turns("parts", transport, "server")
-    assert [turn.history for turn in turns[1:]] == [("rerendered", "assistant_not_rendered")] * 2
+@pytest.mark.parametrize(("name", "reason"), REFUSED_ON_THE_ENGINE.items())
+async def test_what_the_engines_rendering_cannot_prove_starts_new_segments_and_says_why(
+    name, reason, transport
+):
+    _, turns = await three_turns(name, transport, "server")
+    assert [turn.history for turn in turns[1:]] == [("rerendered", reason)] * 2
 
 
 @pytest.mark.parametrize("transport", ["generate", "chat"])
@@ -116,6 +121,21 @@ async def test_an_answer_cut_by_the_budget_is_closed_as_the_family_closes_it(nam
     assert first.choice["finish_reason"] == "length"
     tail = rendered_behind(name, REPLIES[0], QUESTIONS[1])
     assert assert_extends(first, second) == engine.tokenizer.encode(tail)
+
+
+@pytest.mark.parametrize("transport", ["generate", "chat"])
+async def test_sampled_text_that_begins_like_the_close_is_text(transport):
+    """This family's close begins with a newline; one that was sampled is the answer's own."""
+    engine = engine_of("extra-ids")
+    ids = (*engine.tokenizer.encode_bytewise(REPLIES[0]), *engine.tokenizer.encode("\n"))
+    engine.rules.insert(0, Rule(ids=ids, eos=False, times=1))
+    async with served_by(engine, transport, sglang_tokenizer=str(family_folder("extra-ids"))) as client:
+        agent = Agent(client, engine)
+        first = await agent.ask(QUESTIONS[0], max_tokens=len(ids))
+        second = await agent.ask(QUESTIONS[1])
+    assert assert_extends(first, second) == engine.tokenizer.encode(
+        rendered_behind("extra-ids", REPLIES[0], QUESTIONS[1])
+    )
 
 
 async def test_a_chatml_suffix_on_another_family_is_refused_at_the_start():
