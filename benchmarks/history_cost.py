@@ -101,7 +101,9 @@ def probe(port: int, pipe: Connection) -> None:
 
 def cpu_seconds(pid: int) -> float:
     """CPU time of all threads, in nanoseconds: a tick of /proc/<pid>/stat is longer than a turn."""
-    return sum(int(task.read_text().split()[0]) for task in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+    return (
+        sum(int(task.read_text().split()[0]) for task in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+    )
 
 
 def rollout(folder: Path, longest: int, *, splice: bool) -> dict[int, tuple[float, float]]:
