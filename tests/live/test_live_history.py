@@ -9,7 +9,7 @@ import httpx
 import orjson
 import pytest
 
-from tests.live.policy import STEPS
+from tests.live.policy import STEPS, Step
 from tests.live.rollout import AGENTS, CHAT_TOOLS, Turn, Visible, run_rollout
 from tests.live.servers import LOCAL, RENDERERS, TRANSPORTS, settings_of, tokenized
 from tests.support.model_servers import agent, make_sglang
@@ -112,6 +112,31 @@ async def test_both_transports_and_the_engines_own_parsers_show_the_same_answers
     assert by_the_engine == over_chat
     assert [len(visible.calls) for visible in over_chat] == [1, 0, 2, 0, 0, 1, 0, 0, 1, 0]
     assert all(visible.reasoning for visible in over_chat)
+
+
+@APIS
+@TRANSPORTS
+@RENDERERS
+@pytest.mark.sglang_versions("0.5.13", "0.5.23")
+async def test_prompts_grow_by_whatever_a_random_model_samples(
+    live_engine, recorder, transport, renderer, api
+):
+    """No rule of the script matches, so the tiny model samples hot: control tokens, half letters, early ends."""
+    settings = settings_of(transport, renderer, live_engine)
+    for conversation in range(2):
+        async with agent(make_sglang(recorder, **settings)) as client:
+            speaker, seen = AGENTS[api](client, extra={"temperature": 2.0, "top_k": -1}), []
+            for turn in range(4):
+                step = Step(user=f"go on <|im_end|> {turn}", says="", max_tokens=3 + 2 * conversation + turn)
+                speaker.open_calls.clear()
+                speaker.hears(step)
+                response = await speaker.post(step)
+                assert response.status_code == 200, response.text
+                triple = speaker.takes(response).triple
+                assert triple == recorder.generations[-1].triple()
+                assert triple["prompt_token_ids"][: len(seen)] == seen
+                assert response.headers["x-sglang-history"] == ("spliced" if turn else "new")
+                seen = triple["prompt_token_ids"] + triple["generation_token_ids"]
 
 
 @TRANSPORTS

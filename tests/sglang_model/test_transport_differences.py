@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from sglang_model.testing import Rule
-from tests.sglang_model.transport_differences import ALIKE, DIFFERENT, Reply, Shown, as_markdown
+from tests.sglang_model.transport_differences import (
+    ALIKE,
+    CHAT_OF_0_5_23,
+    DIFFERENT,
+    Reply,
+    Shown,
+    as_markdown,
+)
 from tests.support.local_tokenizer import engine_with, post
 from tests.support.turns import user
 
@@ -20,9 +27,11 @@ WEATHER = {
 WAYS = [("chat", "server"), ("generate", "server"), ("generate", "local")]
 
 
-async def sample(reply: Reply, transport: str, renderer: str) -> tuple[Shown, list[int]]:
+async def sample(
+    reply: Reply, transport: str, renderer: str, version: str = "0.5.13"
+) -> tuple[Shown, list[int]]:
     """What an agent sees, and what was sampled."""
-    engine = engine_with(Rule(reply=reply.text))
+    engine = engine_with(Rule(reply=reply.text), version=version)
     body: dict[str, object] = {"messages": [user("hi")], **reply.fields}
     if reply.tools:
         body["tools"] = [WEATHER]
@@ -54,6 +63,15 @@ async def test_what_an_agent_sees_otherwise_is_what_is_written_down(name):
     assert chat[0] == difference.chat
     assert generate[0] == local[0] == difference.generate
     assert chat[1] == generate[1] == local[1]
+
+
+@pytest.mark.parametrize("name", [*ALIKE, *DIFFERENT])
+async def test_what_chat_shows_otherwise_with_0_5_23_is_what_is_written_down(name):
+    reply = ALIKE[name] if name in ALIKE else DIFFERENT[name].reply
+    before, ids = await sample(reply, "chat", "server")
+    shown, same_ids = await sample(reply, "chat", "server", "0.5.23")
+    assert shown == CHAT_OF_0_5_23.get(name, before)
+    assert same_ids == ids
 
 
 def test_a_difference_differs_and_has_a_reason():

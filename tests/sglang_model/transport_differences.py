@@ -229,6 +229,21 @@ DIFFERENT: dict[str, Difference] = {
 }
 
 
+_DROPPED = Shown("")
+CHAT_OF_0_5_23: dict[str, Shown] = {
+    "a call inside unclosed thinking": Shown("<think>\nmaybe </think>", (WEATHER,), "tool_calls"),
+    "a broken call": Shown("Let me see."),
+    "a call cut by the budget": Shown("", finish="length"),
+    "a call without a name": _DROPPED,
+    "a call with a line break in an argument": _DROPPED,
+    "a tool that was not offered": _DROPPED,
+    "a call whose end is missing": _DROPPED,
+    "a call that its own closing tag stopped": _DROPPED,
+    "two calls in one block": _DROPPED,
+}
+"""What chat shows with SGLang 0.5.23: it ends thinking at a call, and drops markup in which it finds none."""
+
+
 def as_markdown() -> str:
     """The table of the differences."""
     lines = ["| sampled | chat shows | generate shows | why |", "| --- | --- | --- | --- |"]
