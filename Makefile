@@ -25,7 +25,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Needs SGLang's own server; docs/verification.md says how.
+# Needs SGLang's own server: SGLANG_LIVE_URLS names it, SGLANG_LIVE_TOKENIZER its tokenizer; see docs/verification.md.
 live: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest tests/live -m live
 
