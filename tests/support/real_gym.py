@@ -89,6 +89,8 @@ class RealGym:
                 stdout=sink,
                 stderr=STDOUT,
                 start_new_session=True,  # so that all that it starts is found again
+                # A test run in a shell's background ignores Ctrl-C, and so would what it starts.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
 
     def _environment(self, scratch: Path) -> dict[str, str]:
