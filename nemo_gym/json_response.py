@@ -1,6 +1,7 @@
-"""Where a model becomes response bytes. The only place, so that a faster way has one door to go through.
+"""Where a model becomes response bytes. The only place.
 
-FastAPI's own way walks every token id in Python (88 to 168 ms for 100k ids); pydantic's serialiser needs 4.
+FastAPI's own way walks every token id in Python (88 to 168 ms for 100k ids), pydantic's serialiser needs 4
+ms; here they are text already and are copied.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 from starlette.responses import Response
 
+from nemo_gym import json_ids
 from nemo_gym.errors import UpstreamContractError
 
 JSON_MEDIA_TYPE: Final = "application/json"
@@ -23,13 +25,14 @@ _TOO_DEEP: Final = ("depth", "circular reference", "recursion limit")
 def json_bytes(content: object) -> bytes:
     """Return `content`, a model or plain JSON, as UTF-8 JSON.
 
-    Both writers stop at about 250 levels, but up to 1024 are read: an engine's deeper field can be carried and not
-    be answered. That is an UpstreamContractError; any other failure is a mistake of the handler's and stays one.
+    Both writers stop at about 250 levels, but up to 1024 are read: an engine's deeper field can be carried
+    and not be answered. That is an UpstreamContractError; any other failure is a mistake of the handler's
+    and stays one.
     """
     try:
         if isinstance(content, BaseModel):
-            return content.__pydantic_serializer__.to_json(content, by_alias=True)
-        return orjson.dumps(content)
+            content = content.model_dump(by_alias=True)
+        return json_ids.dumps(content)
     except (PydanticSerializationError, orjson.JSONEncodeError) as error:
         if not any(words in str(error).lower() for words in _TOO_DEEP):
             raise

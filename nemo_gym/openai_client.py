@@ -13,6 +13,7 @@ from typing import TypeAlias, cast
 import httpx
 import orjson
 
+from nemo_gym import json_ids
 from nemo_gym.errors import (
     ConfigError,
     RequestError,
@@ -171,7 +172,7 @@ class NeMoGymAsyncOpenAI:
         """Return the JSON object in a success; say what came instead, but never what was in it."""
         content = response.content
         try:
-            value: object = orjson.loads(content)
+            value = json_ids.loads(content)
         except orjson.JSONDecodeError as error:
             found = (
                 f"{len(content)} bytes that are not JSON from byte {error.pos} on"
@@ -194,8 +195,10 @@ class NeMoGymAsyncOpenAI:
 
 def _encode(body: Mapping[str, object]) -> bytes:
     try:
-        return orjson.dumps(body)
+        return json_ids.dumps(body)
     except TypeError as error:  # orjson.JSONEncodeError is one; its words name types, not values
+        if isinstance(error.__cause__, ValueError):
+            raise RequestError(f"ids of an earlier turn cannot be sent on: {error.__cause__}") from error
         deep = "recursion limit" in str(error).lower()
         reason = "its nesting depth is over 254 levels" if deep else error
         raise RequestError(f"The request body cannot be written as JSON: {reason}") from error

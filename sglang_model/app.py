@@ -124,10 +124,10 @@ class SGLangModel(VLLMModel):
         self._history.refuse_broken(plan, error=self.config.on_broken_prefix == "error")
         body = body_dict
         if plan.token_ids is not None:
-            body = {**body_dict, "input_ids": TokenIds(plan.token_ids)}
+            body = {**body_dict, "input_ids": plan.token_ids}
         elif self.config.transport == "generate":
             rendered = await self._history.render_whole(plan.conversation, renderer)
-            body = {**body_dict, "input_ids": TokenIds(rendered)}
+            body = {**body_dict, "input_ids": rendered}
         completion = await super()._chat_turn(request, body, client)
         await self._remember(plan, completion, body, renderer)
         self._annotate(completion, plan)
@@ -196,7 +196,7 @@ class SGLangModel(VLLMModel):
         client: NeMoGymAsyncOpenAI,  # noqa: ARG002 - everything is in the choice; no /tokenize round trip
     ) -> None:
         """Put the token triple of SGLang's own fields into the message, and take those fields out of the choice."""
-        sent_ids = cast("list[int] | None", body_dict.get("input_ids"))
+        sent_ids = cast("TokenIds | None", body_dict.get("input_ids"))
         turn = read_chat_turn(choice_dict, self.config.name, sent_ids=sent_ids)
         message = message_of(choice_dict)
         message.update(

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from nemo_gym.errors import ContextOverflowError, UpstreamContractError
+from nemo_gym.errors import ContextOverflowError
 from nemo_gym.openai_client import NeMoGymAsyncOpenAI
 from nemo_gym.token_metadata import TokenIds
 from sglang_model.chat_request import hides_special_tokens
@@ -19,7 +19,7 @@ from sglang_model.generate_turn import GeneratedTurn, call_generate, completion_
 from sglang_model.generation_parser import ParsedGeneration, parse_generation, visible_text
 from sglang_model.reasoning_split import THINK, thinking_is_open
 from sglang_model.renderers import Renderers
-from sglang_model.rendering import Renderer
+from sglang_model.rendering import Renderer, check_vocabulary
 from sglang_model.sampling_params import engine_fields, sampling_params, unhonoured_fields
 from sglang_model.server_parsers import ServerParsers
 
@@ -54,10 +54,12 @@ class GenerateTransport:
             raise ContextOverflowError(
                 f"{self._config.name}: the prompt has {len(prompt)} tokens and context_length is {context_length}"
             )
-        self._check_vocabulary(prompt, renderer)
         params = sampling_params(body, prompt_length=len(prompt), context_length=context_length)
         self._warn_of(unhonoured_fields(body))
         turn = await call_generate(client, prompt, params, self._config.name, engine_fields(body))
+        check_vocabulary(
+            turn.sampled.generation_token_ids.tolist(), renderer.vocabulary_size, "the engine sampled"
+        )
         parsed = await self._parsed(turn, body, client, renderer)
         completion = completion_of(turn, parsed, model=self._config.model)
         if parsed.report:
@@ -75,7 +77,7 @@ class GenerateTransport:
         if not (body.get("no_stop_trim") and body.get("skip_special_tokens") is False):
             matched = None if body.get("no_stop_trim") else turn.finish.matched
             text = visible_text(text, await self._end_markers(turn, renderer), matched)
-        tail = await renderer.decode(turn.sampled.prompt_token_ids[-PROMPT_TAIL:])
+        tail = await renderer.decode(turn.sampled.prompt_token_ids.last(PROMPT_TAIL))
         thinking_open = thinking_is_open(tail)
         if self._config.sglang_tool_format == SERVER_TOOL_FORMAT:
             return await self._parsers.parse(
@@ -102,18 +104,9 @@ class GenerateTransport:
         if isinstance(turn.finish.matched, int):
             ends = {turn.finish.matched}
         else:
-            ends = set(await renderer.special(turn.sampled.generation_token_ids[-SUFFIX_TAIL:]))
+            ends = set(await renderer.special(turn.sampled.generation_token_ids.last(SUFFIX_TAIL)))
         own = [await renderer.decode([token_id]) for token_id in sorted(ends)]
         return [*self._renderers.markers(renderer), *own]
-
-    def _check_vocabulary(self, prompt: TokenIds, renderer: Renderer) -> None:
-        """SGLang does not check ids: one beyond the vocabulary breaks the engine for everybody."""
-        size = renderer.vocabulary_size
-        if size is not None and prompt and max(prompt) >= size:
-            raise UpstreamContractError(
-                f"{self._config.name}: the prompt has the id {max(prompt)}, but the model's vocabulary has {size}; do "
-                "sglang_tokenizer and its added tokens belong to this model?"
-            )
 
     def _warn_of(self, names: list[str]) -> None:
         """Once per name: a rollout sends the same parameters thousands of times."""

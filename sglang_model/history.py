@@ -7,12 +7,12 @@ Used by both transports. Knows a session store and a renderer; knows neither HTT
 from __future__ import annotations
 
 import logging
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from nemo_gym.errors import RequestError
+from nemo_gym.token_ids import TokenIds
 from sglang_model.conversation_digest import ConversationDigests, digest_conversation, digest_rendering
 from sglang_model.fragment_ids import fragment_token_ids
 from sglang_model.generation_end import end_kind
@@ -77,7 +77,7 @@ class PromptPlan:
     conversation: Conversation
     status: HistoryStatus
     reason: str
-    token_ids: array[int] | None = None
+    token_ids: TokenIds | None = None
     parent: TurnHandle | None = None
     kept_tokens: int = 0
     flags: frozenset[SpliceFlag] = frozenset()
@@ -206,10 +206,10 @@ class History:
         if isinstance(behind, Refusal):
             return self._refused(conversation, behind)
         kept = len(match.token_ids)
-        token_ids = match.token_ids
         if fragment.left is None:
-            behind = await _without_sampled_close(behind, token_ids[match.prompt_length :], renderer)
-        token_ids.extend(behind.ids)
+            sampled = match.token_ids.last(min(CLOSE_LENGTH, kept - match.prompt_length))
+            behind = await _without_sampled_close(behind, sampled, renderer)
+        token_ids = TokenIds.chained((match.token_ids, TokenIds(behind.ids)))
         return PromptPlan(
             conversation,
             HistoryStatus.SPLICED,
@@ -225,7 +225,7 @@ class History:
         LOGGER.info("a turn starts a new segment: %s (%s)", refusal.reason.value, refusal.detail)
         return PromptPlan(conversation, HistoryStatus.RERENDERED, refusal.reason.value)
 
-    async def render_whole(self, conversation: Conversation, renderer: Renderer) -> array[int]:
+    async def render_whole(self, conversation: Conversation, renderer: Renderer) -> TokenIds:
         """Ids of the whole conversation, rendered anew. Raises RequestError when the template rejects it."""
         request = RenderRequest(
             tuple(conversation.messages),
@@ -272,7 +272,7 @@ class History:
 
 
 async def _without_sampled_close(
-    behind: FragmentIds, generated: Sequence[int], renderer: Renderer
+    behind: FragmentIds, sampled_last: Sequence[int], renderer: Renderer
 ) -> FragmentIds:
     """The ids behind a turn without a stop token, without what of the turn's close was sampled all the same.
 
@@ -280,7 +280,7 @@ async def _without_sampled_close(
     before 0.5.23 SGLang calls that "length". Only a stretch with the end token in it counts as the close; text that
     begins like the close is text.
     """
-    ids, tail = list(behind.ids[:CLOSE_LENGTH]), list(generated[-CLOSE_LENGTH:])
+    ids, tail = list(behind.ids[:CLOSE_LENGTH]), list(sampled_last)
     overlaps = [length for length in range(1, len(ids) + 1) if tail[-length:] == ids[:length]]
     special = await renderer.special(ids[: max(overlaps, default=1)])
     flags = behind.flags - {SpliceFlag.SOFT_BOUNDARY} if special.intersection(ids[:1]) else behind.flags

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,9 +17,11 @@ from typing import Protocol, TypeVar, cast, runtime_checkable
 import jinja2
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.token_ids import TokenIds
 from sglang_model.fragment_ids import Encode
 from sglang_model.message_forms import MessageForms
 from sglang_model.render_steps import RenderSteps, run
+from sglang_model.rendering import check_vocabulary
 from sglang_model.splice import full_render_steps
 from sglang_model.splice_types import Refusal, Rendered, RenderFailed, RenderRequest, SpecialTokens
 
@@ -105,6 +106,8 @@ class LocalRenderer:
             stops=tuple(self._decode([token_id]) for token_id in sorted(self.stop_token_ids)),
         )
         self.vocabulary_size = vocabulary_size
+        largest = max(len(tokenizer) - 1, *added) if added else len(tokenizer) - 1
+        self._may_exceed_vocabulary = vocabulary_size is not None and largest >= vocabulary_size
 
     def render(self, request: RenderRequest) -> Rendered | RenderFailed:
         """One rendering, in the calling thread."""
@@ -128,15 +131,19 @@ class LocalRenderer:
     def encode(self, text: str) -> list[int]:
         """Ids of a text, in the calling thread; special tokens recognised, none added."""
         if self._backend is not None:
-            return list(self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
-        # Tokenizers written in Python keep state while they encode.
-        with self._lock:
-            return token_ids_of(self._tokenizer(text, add_special_tokens=False))
+            ids = list(self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+        else:
+            # Tokenizers written in Python keep state while they encode.
+            with self._lock:
+                ids = token_ids_of(self._tokenizer(text, add_special_tokens=False))
+        if self._may_exceed_vocabulary:
+            check_vocabulary(ids, self.vocabulary_size, "the tokenizer made")
+        return ids
 
     async def run(self, steps: RenderSteps[T]) -> T:
         return await self._in_thread(lambda: run(steps, self.render))
 
-    async def render_ids(self, request: RenderRequest, forms: MessageForms) -> array[int] | Refusal:
+    async def render_ids(self, request: RenderRequest, forms: MessageForms) -> TokenIds | Refusal:
         return await self._in_thread(lambda: self._render_ids(request, forms))
 
     async def compute(self, function: Callable[[Encode], T]) -> T:
@@ -151,9 +158,9 @@ class LocalRenderer:
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _render_ids(self, request: RenderRequest, forms: MessageForms) -> array[int] | Refusal:
+    def _render_ids(self, request: RenderRequest, forms: MessageForms) -> TokenIds | Refusal:
         rendering = run(full_render_steps(request, forms), self.render)
-        return rendering if isinstance(rendering, Refusal) else array("I", self.encode(rendering.text))
+        return rendering if isinstance(rendering, Refusal) else TokenIds(self.encode(rendering.text))
 
     def _decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(

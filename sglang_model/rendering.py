@@ -6,16 +6,30 @@ The history and the generate transport compute with a renderer; `renderer.py` ha
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from nemo_gym.errors import UpstreamContractError
+from nemo_gym.token_ids import TokenIds
 from sglang_model.fragment_ids import Encode
 from sglang_model.message_forms import MessageForms
 from sglang_model.render_steps import RenderSteps
 from sglang_model.splice_types import Refusal, RenderRequest, SpecialTokens
 
 T = TypeVar("T")
+
+
+def check_vocabulary(ids: Sequence[int], size: int | None, who: str) -> None:
+    """Raise UpstreamContractError when an id is not in the model's vocabulary of `size` ids; `who` made them.
+
+    SGLang does not check ids: one beyond the vocabulary breaks the engine for everybody. Each id is looked at once,
+    where it comes into being.
+    """
+    if size is not None and ids and max(ids) >= size:
+        raise UpstreamContractError(
+            f"{who} the id {max(ids)}, but the model's vocabulary has {size}; do sglang_tokenizer and its added tokens "
+            "belong to this model?"
+        )
 
 
 class Renderer(Protocol):
@@ -40,7 +54,7 @@ class Renderer(Protocol):
     async def run(self, steps: RenderSteps[T]) -> T:
         """Carry out a computation that asks for renderings. Raises UpstreamError when the engine renders and fails."""
 
-    async def render_ids(self, request: RenderRequest, forms: MessageForms) -> array[int] | Refusal:
+    async def render_ids(self, request: RenderRequest, forms: MessageForms) -> TokenIds | Refusal:
         """Ids of a whole conversation, its messages as the client sent them. Raises RequestError, UpstreamError."""
 
     async def compute(self, function: Callable[[Encode], T]) -> T:

@@ -7,7 +7,6 @@ message at the end into a user's, so a conversation cannot be rendered up to a r
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
@@ -79,7 +78,7 @@ class ServerRenderer:
         ids = await self._rendered_ids(request)
         return ids if isinstance(ids, RenderFailed) else Rendered(await self.decode(ids))
 
-    async def render_ids(self, request: RenderRequest, forms: MessageForms) -> array[int] | Refusal:
+    async def render_ids(self, request: RenderRequest, forms: MessageForms) -> TokenIds | Refusal:
         """The ids as the engine makes them: through their text and back they could become others."""
         made: list[TokenIds] = []
 
@@ -91,7 +90,7 @@ class ServerRenderer:
             return Rendered("")
 
         rendering = await run_async(full_render_steps(request, forms), render)
-        return rendering if isinstance(rendering, Refusal) else array("I", made[-1])
+        return rendering if isinstance(rendering, Refusal) else made[-1]
 
     async def _rendered_ids(self, request: RenderRequest) -> TokenIds | RenderFailed:
         body: dict[str, object] = {"model": self._model, "messages": list(request.messages)}

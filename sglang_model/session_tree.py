@@ -9,14 +9,16 @@ them a session "is in". This room knows neither locks nor clocks nor bounds; `se
 from __future__ import annotations
 
 import struct
-from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
 
+from nemo_gym.errors import UpstreamContractError
+from nemo_gym.id_text import PackedIds
+from nemo_gym.token_ids import TokenIds
 from sglang_model.conversation_digest import DIGEST_SIZE, ConversationDigests
-from sglang_model.token_array import PackedIds, PromptPool, SharedSequences, count_ids, pack_ids, unpack_ids
+from sglang_model.id_sequences import PromptPool, SharedSequences
 
 _T = TypeVar("_T")
 
@@ -40,12 +42,13 @@ class MissReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TurnHandle:
-    """Names a stored turn for a later commit. It keeps nothing alive, and outlives its session without
-    harm.
+    """Names a stored turn for a later commit, and has its ids as they were found, so that the commit need not
+    unpack them again. It outlives its session without harm.
     """
 
     session_serial: int
     turn: int
+    token_ids: TokenIds = field(default_factory=TokenIds, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,15 +78,14 @@ class Turn:
 class Match:
     """The stored turn that a request continues, with exactly the ids of that one turn.
 
-    `token_ids` are its prompt ids and, from `prompt_length` on, the sampled ids; the array is the caller's
-    own. `messages` is how many messages of the request it covers, its reply included. `ambiguous`: turns
-    with other ids have the same visible text, the reasoning in the request did not decide, and this is the
-    latest of them. `shortfall`: why the assistant turns behind this one are not known; None when there are
-    none.
+    `token_ids` are its prompt ids and, from `prompt_length` on, the sampled ids. `messages` is how many
+    messages of the request it covers, its reply included. `ambiguous`: turns with other ids have the same
+    visible text, the reasoning in the request did not decide, and this is the latest of them. `shortfall`:
+    why the assistant turns behind this one are not known; None when there are none.
     """
 
     handle: TurnHandle
-    token_ids: array[int]
+    token_ids: TokenIds
     prompt_length: int
     messages: int
     finish: str
@@ -92,19 +94,25 @@ class Match:
     shortfall: MissReason | None
 
 
-class PackedTurn(NamedTuple):
-    """A turn in the form in which it is stored; made outside the store's lock, because packing takes time."""
+class CheckedTurn(NamedTuple):
+    """A turn with its ids checked and put together; made outside the store's lock, because that takes time."""
 
-    prompt: PackedIds
-    ids: PackedIds
+    prompt: TokenIds
+    ids: TokenIds
     turn: Turn
 
     @classmethod
-    def of(cls, turn: Turn) -> PackedTurn:
-        pack_ids([] if turn.stop_token_id is None else [turn.stop_token_id])  # refuses what is no id
-        prompt = pack_ids(turn.prompt_token_ids)
-        hash(prompt)  # bytes keep their hash, and the pool will ask for it under the lock
-        return cls(prompt, PackedIds(prompt + pack_ids(turn.generation_token_ids)), turn)
+    def of(cls, turn: Turn) -> CheckedTurn:
+        """Raises UpstreamContractError for what is no id."""
+        try:
+            TokenIds.checked([] if turn.stop_token_id is None else [turn.stop_token_id])
+            prompt, generated = (
+                ids if isinstance(ids, TokenIds) else TokenIds.checked(list(ids))
+                for ids in (turn.prompt_token_ids, turn.generation_token_ids)
+            )
+            return cls(prompt, TokenIds.chained((prompt, generated)), turn)
+        except ValueError as error:
+            raise UpstreamContractError(f"a turn cannot be kept for the next one: {error}") from error
 
 
 class _Row(NamedTuple):
@@ -196,7 +204,7 @@ class SessionTree:
                 unknown = why
         return unknown or MissReason.NEW_CONVERSATION
 
-    def add(self, packed: PackedTurn, parent: TurnHandle | None, pool: PromptPool) -> None:
+    def add(self, packed: CheckedTurn, parent: TurnHandle | None, pool: PromptPool) -> None:
         """Store a turn; only the ids that neither `parent` nor the session's latest turn begins with take
         room.
 
@@ -207,7 +215,7 @@ class SessionTree:
         twins = self._twins(digest)
         new = _Row(
             sequence=0,
-            prompt_length=count_ids(packed.prompt),
+            prompt_length=len(packed.prompt),
             older=twins[0] if twins else _NO_TURN,
             finish=_place(self._finishes, turn.finish),
             rendering=_place(self._renderings, turn.rendering),
@@ -240,7 +248,7 @@ class SessionTree:
             turn = self._row(turn).older
         return twins
 
-    def _is_same_turn(self, old: _Row, new: _Row, ids: PackedIds) -> bool:
+    def _is_same_turn(self, old: _Row, new: _Row, ids: TokenIds) -> bool:
         alike = new._replace(sequence=old.sequence, older=old.older, trace=old.trace) == old
         return alike and self._sequences.sequence(old.sequence) == ids
 
@@ -249,9 +257,10 @@ class SessionTree:
         as_sent = [turn for turn in turns if self._row(turn).trace == trace] if trace else []
         candidates = as_sent or turns
         row = self._row(candidates[0])
+        token_ids = self._sequences.sequence(row.sequence)
         return Match(
-            handle=TurnHandle(self.serial, candidates[0]),
-            token_ids=unpack_ids(self._sequences.sequence(row.sequence)),
+            handle=TurnHandle(self.serial, candidates[0], token_ids),
+            token_ids=token_ids,
             prompt_length=row.prompt_length,
             messages=end,
             finish=self._finishes[row.finish],
@@ -260,16 +269,26 @@ class SessionTree:
             shortfall=shortfall,
         )
 
-    def _add_ids(self, packed: PackedTurn, parent: TurnHandle | None, pool: PromptPool) -> int:
-        turns = {self._latest} if parent is None else {self._latest, parent.turn}
-        bases = [self._row(turn).sequence for turn in turns if turn != _NO_TURN]
-        if parent is None:
-            _, shared = self._sequences.best_base(packed.ids, bases)
-            # A prompt that is mostly new starts something new, as other sessions of its group may do too.
-            if shared < count_ids(packed.prompt) / 2:
-                prompt = pool.hold(packed.prompt)
-                self._pooled.append(prompt)
-                bases = [self._sequences.add_held(prompt)]
+    def _add_ids(self, packed: CheckedTurn, parent: TurnHandle | None, pool: PromptPool) -> int:
+        if parent is not None:
+            continued = self._row(parent.turn).sequence
+            latest = self._row(self._latest).sequence
+            return self._sequences.add(
+                packed.ids,
+                {continued, latest},
+                {continued: parent.token_ids.text} if parent.token_ids else {},
+            )
+        bases = [] if self._latest == _NO_TURN else [self._row(self._latest).sequence]
+        _, shared, _ = self._sequences.best_base(packed.ids, bases)
+        # A prompt that is mostly new starts something new, as other sessions of its group may do too.
+        if shared < len(packed.prompt) / 2:
+            prompt = pool.hold(packed.prompt)
+            self._pooled.append(prompt)
+            return self._sequences.add(
+                packed.ids,
+                [held := self._sequences.add_held(prompt, len(packed.prompt))],
+                {held: packed.prompt.text},
+            )
         return self._sequences.add(packed.ids, bases)
 
     def _make_latest(self, digest: bytes, turn: int, twins: list[int]) -> None:

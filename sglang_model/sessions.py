@@ -24,8 +24,8 @@ from typing import Final, Protocol
 from nemo_gym.errors import ConfigError
 from sglang_model.conversation_digest import ConversationDigests
 from sglang_model.evictions import Eviction, EvictionReason, EvictionReport, OnEvict
-from sglang_model.session_tree import Match, MissReason, PackedTurn, SessionTree, Turn, TurnHandle
-from sglang_model.token_array import PromptPool, count_ids
+from sglang_model.id_sequences import PromptPool
+from sglang_model.session_tree import CheckedTurn, Match, MissReason, SessionTree, Turn, TurnHandle
 
 __all__ = [
     "CommitOutcome",
@@ -42,7 +42,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_TOKENS: Final = 400_000_000
-"""1.6 GB of ids, 4,000 sessions of 100,000 tokens; with its bookkeeping the store stays under 2.4 GB."""
+"""1.3 GB of ids, 4,000 sessions of 100,000 tokens; with its bookkeeping the store stays under 2.4 GB."""
 DEFAULT_MAX_SESSIONS: Final = 200_000
 """For clients that start a session with every request: this many take a few hundred MB of bookkeeping."""
 DEFAULT_MAX_AGE_SECONDS: Final = 4 * 3600.0
@@ -147,8 +147,8 @@ class InMemorySessionStore:
         return found
 
     def commit(self, session_id: str, parent: TurnHandle | None, turn: Turn) -> CommitOutcome:
-        packed = PackedTurn.of(turn)
-        size = count_ids(packed.ids)
+        packed = CheckedTurn.of(turn)
+        size = len(packed.ids)
         if size > self._max_tokens:
             logger.warning(
                 "session store: a turn of %d tokens is not kept, because max_tokens is %d; its next turn is "
@@ -225,13 +225,13 @@ class InMemorySessionStore:
         tree.last_used = now
         return tree
 
-    def _add(self, tree: SessionTree, packed: PackedTurn, parent: TurnHandle | None) -> None:
+    def _add(self, tree: SessionTree, packed: CheckedTurn, parent: TurnHandle | None) -> None:
         turns, tokens = tree.turns, tree.stored
         tree.add(packed, parent, self._pool)
         self._turns += tree.turns - turns
         self._tokens_in_trees += tree.stored - tokens
 
-    def _make_room(self, session_id: str, packed: PackedTurn, now: float, evictions: list[Eviction]) -> None:
+    def _make_room(self, session_id: str, packed: CheckedTurn, now: float, evictions: list[Eviction]) -> None:
         """Drop others until all bounds hold; if this session alone is too large, drop all of it but this
         turn.
         """

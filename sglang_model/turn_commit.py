@@ -49,7 +49,7 @@ def doubtful_stop(completion: NeMoGymChatCompletion, body: Mapping[str, object])
     if not isinstance(message, NeMoGymChatCompletionMessageForTraining) or not message.generation_token_ids:
         return None
     forgotten = (choice.model_extra or {}).get("matched_stop") is None and choice.finish_reason != "length"
-    return message.generation_token_ids[-1] if forgotten and has_stop_strings(body) else None
+    return message.generation_token_ids.last(1)[0] if forgotten and has_stop_strings(body) else None
 
 
 def has_stop_strings(body: Mapping[str, object]) -> bool:

@@ -6,7 +6,7 @@ engine's JSON; it knows neither HTTP nor how a turn is used afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nemo_gym.errors import GenerationAbortedError, UpstreamContractError
@@ -61,7 +61,7 @@ def refuse_unusable_finish(choice: Mapping[str, object], server: str) -> None:
 
 
 def read_chat_turn(
-    choice: Mapping[str, object], server: str, *, sent_ids: Sequence[int] | None = None
+    choice: Mapping[str, object], server: str, *, sent_ids: TokenIds | None = None
 ) -> SampledTurn:
     """The turn of one chat choice, every part checked against every other.
 
@@ -79,7 +79,7 @@ def read_chat_turn(
             "`transport: generate`"
         )
     generation_token_ids, generation_log_probs = extract_generated_tokens_and_logprobs(choice)
-    prompt_token_ids = _checked_prompt(raw_prompt, server)
+    prompt_token_ids = _checked_prompt(raw_prompt, sent_ids, server)
     meta = choice.get("meta_info")
     check_counts(len(prompt_token_ids), meta, server)
     if sent_ids is not None:
@@ -99,7 +99,7 @@ def read_generate_turn(answer: Mapping[str, object], prompt_token_ids: TokenIds,
     check_counts(len(prompt_token_ids), meta, server)
     echoed = answer.get("prompt_token_ids")
     if echoed is not None:
-        check_echo(prompt_token_ids, _checked_prompt(echoed, server), server)
+        check_echo(prompt_token_ids, _checked_prompt(echoed, prompt_token_ids, server), server)
     routed_experts = meta.get("routed_experts") if isinstance(meta, Mapping) else None
     return SampledTurn(prompt_token_ids, generation_token_ids, generation_log_probs, routed_experts)
 
@@ -126,9 +126,9 @@ def check_counts(prompt_length: int, meta: object, server: str) -> None:
         )
 
 
-def check_echo(sent_ids: Sequence[int], echoed_ids: Sequence[int], server: str) -> None:
+def check_echo(sent_ids: TokenIds, echoed_ids: TokenIds, server: str) -> None:
     """The prompt that the engine used must be the one that was sent."""
-    if len(sent_ids) == len(echoed_ids) and all(a == b for a, b in zip(sent_ids, echoed_ids, strict=True)):
+    if sent_ids == echoed_ids:
         return
     raise UpstreamContractError(
         f"{server}: {len(sent_ids)} input_ids were sent but the engine reports a prompt of {len(echoed_ids)} other "
@@ -137,12 +137,16 @@ def check_echo(sent_ids: Sequence[int], echoed_ids: Sequence[int], server: str) 
     )
 
 
-def _checked_prompt(raw: object, server: str) -> TokenIds:
-    if not isinstance(raw, list):
+def _checked_prompt(raw: object, sent_ids: TokenIds | None, server: str) -> TokenIds:
+    if isinstance(raw, TokenIds) and sent_ids is not None and raw.carries(sent_ids.text):
+        return sent_ids
+    if not isinstance(raw, list | TokenIds):
         raise UpstreamContractError(
             f"{server}: expected prompt_token_ids to be a list, got {type(raw).__name__}"
         )
     try:
-        return TokenIds.checked(raw, "prompt_token_ids")
+        ids = TokenIds.checked(raw, "prompt_token_ids")
+        _ = ids.text  # read here, once
     except ValueError as error:
         raise UpstreamContractError(f"{server}: the engine's prompt cannot be used: {error}") from error
+    return ids

@@ -3,7 +3,6 @@ from __future__ import annotations
 import orjson
 import pytest
 from pydantic import BaseModel, ConfigDict
-from pydantic_core import PydanticSerializationError
 
 from nemo_gym.errors import UpstreamContractError
 from nemo_gym.json_response import json_bytes
@@ -28,7 +27,7 @@ def test_what_can_be_read_but_not_written_breaks_the_contract(kind: type[Open | 
 
 
 def test_a_value_that_is_no_json_stays_a_mistake_of_the_handler() -> None:
-    with pytest.raises(PydanticSerializationError):
+    with pytest.raises(TypeError):
         json_bytes(Open(field=object()))
     with pytest.raises(TypeError):
         json_bytes({"field": object()})

@@ -11,11 +11,13 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from nemo_gym.errors import RequestError
+from nemo_gym.json_response import json_bytes
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymResponseCreateParamsNonStreaming,
 )
 from nemo_gym.request_body import validate_object
+from nemo_gym.token_ids import LARGEST_ID
 from nemo_gym.token_metadata import (
     TOKEN_FIELDS,
     LogProbs,
@@ -37,7 +39,7 @@ class Turn(BaseModel):
     message: Message
 
 
-@given(st.lists(st.integers(min_value=0)))
+@given(st.lists(st.integers(0, LARGEST_ID)))
 def test_checked_ids_are_the_ids_that_came_in(raw: list[int]) -> None:
     assert TokenIds.checked(raw) == raw
 
@@ -47,7 +49,7 @@ def test_checked_log_probs_are_the_numbers_that_came_in(raw: list[float]) -> Non
     assert LogProbs.checked(raw) == raw
 
 
-@pytest.mark.parametrize("bad", [True, "12", 3.0, None, [1], -1])
+@pytest.mark.parametrize("bad", [True, "12", 3.0, None, [1], -1, 2**32])
 def test_an_element_that_is_no_token_id_is_refused_by_index(bad: object) -> None:
     with pytest.raises(ValueError, match=r"prompt\[2\]: expected"):
         TokenIds.checked([5, 6, bad, 7], "prompt")
@@ -117,7 +119,7 @@ def test_json_dumps_write_the_elements() -> None:
     expected = triple(3) | {"routed_experts": None}
     assert carrier.model_dump(mode="json") == expected
     assert json.loads(carrier.model_dump_json()) == expected
-    assert orjson.loads(orjson.dumps(carrier.model_dump())) == expected
+    assert orjson.loads(json_bytes(carrier)) == expected
 
 
 def test_the_openapi_schema_of_a_carrier_says_arrays_of_numbers() -> None:

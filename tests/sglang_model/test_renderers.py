@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from array import array
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from nemo_gym.errors import ConfigError, UpstreamContractError, UpstreamStatusError
 from nemo_gym.http_pool import HTTPClientConfig, HTTPPool
 from nemo_gym.openai_client import NeMoGymAsyncOpenAI
+from nemo_gym.token_ids import TokenIds
 from sglang_model.message_forms import MessageForms
 from sglang_model.renderer import LocalRenderer, load_renderer, read_chat_template, token_ids_of
 from sglang_model.server_renderer import ServerRenderer
@@ -137,7 +137,7 @@ async def test_nothing_is_rendered_encoded_or_decoded_on_the_event_loop():
         return rendered.text
 
     assert await renderer.run(steps()) == "[x]"
-    assert await renderer.render_ids(request_of(user("a")), MessageForms()) == array("I", [3])
+    assert await renderer.render_ids(request_of(user("a")), MessageForms()) == [3]
     assert await renderer.compute(lambda encode: encode("four")) == [4]
     assert await renderer.decode([7, 8]) == "<7><8>"
     assert len(tokenizer.threads) == 5
@@ -294,7 +294,7 @@ async def test_both_renderers_make_the_same_ids_of_a_conversation(name):
     local = load_renderer(str(tokenizer_folder()))
     request = request_of(*CONVERSATIONS[name])
     ours = await local.render_ids(request, MessageForms())
-    assert isinstance(ours, array)
+    assert isinstance(ours, TokenIds)
     assert ours == await server_renderer(engine).render_ids(request, MessageForms())
     assert local.render(request) == await server_renderer(engine).render(request)
 

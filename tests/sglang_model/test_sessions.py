@@ -75,13 +75,6 @@ def test_ids_grow_turn_by_turn_over_a_long_conversation(session: Session) -> Non
     assert session.store.size() == StoreSize(sessions=1, turns=50, tokens=200)
 
 
-def test_the_ids_handed_out_are_the_callers_own(session: Session) -> None:
-    session.sample([user("u")], assistant("a"), [1, 2], [3])
-    request = [user("u"), assistant("a"), user("v")]
-    session.match(request).token_ids[0] = 99
-    assert session.match(request).token_ids.tolist() == [1, 2, 3]
-
-
 def test_a_request_without_an_assistant_turn_is_a_new_conversation(session: Session) -> None:
     assert session.find([user("u")]) is MissReason.NEW_CONVERSATION
     session.sample([user("u")], assistant("a"), [1], [2])

@@ -1,0 +1,96 @@
+"""Token ids as the text that JSON has for them, `1,22,333`, without ever making integers of it.
+
+A prompt of 100,000 ids costs 3 ms to decode, as much again to check, and 0.7 ms to write; as text it is
+compared with `memcmp`, checked in 1 ms and copied in 0.01 ms. Everything here takes and returns bytes.
+Pure; knows no API, no model and no session.
+
+*Canonical* text is what a compact JSON writer makes of a list of non-negative integers, brackets left out:
+decimal digits without leading zeros, one comma between two numbers, no space. No ids are the empty text.
+"""
+
+from __future__ import annotations
+
+import re
+from binascii import Error as NotHex
+from binascii import a2b_hex, b2a_hex
+from typing import Final, NewType
+
+PackedIds = NewType("PackedIds", bytes)
+"""Canonical text at four bits per character: 3.1 bytes per id of a vocabulary of 150,000, less than an int32 array.
+
+Each list begins with the nibble of a comma and may end with one nibble of padding, so packed lists that stand one behind
+the other are the packed form of the concatenated list.
+"""
+
+_COMMA: Final = ord(",")
+_DIGITS: Final = b"0123456789"
+_TO_NIBBLE: Final = bytes(c if c in _DIGITS else ord("a") if c == _COMMA else ord("x") for c in range(256))
+"""Digits to themselves, a comma to the hexadecimal digit `a`, all else to something that is no hexadecimal digit."""
+_FROM_NIBBLE: Final = bytes(_COMMA if c == ord("a") else c for c in range(256))
+_PADDING: Final = b"f"
+_TWO_COMMAS: Final = b"\xaa"
+_COMMA_AND_ZERO: Final = b"\xa0"
+_LEADING_ZERO: Final = re.compile(rb"(?:\A|,)0[0-9]")
+_WHITESPACE: Final = b" \t\n\r"
+
+
+def count_numbers(text: bytes) -> int:
+    """How many numbers a list's text has, its brackets left out. One pass over the bytes; the text need not
+    be canonical.
+    """
+    if not text or text.isspace():
+        return 0
+    return text.count(b",") + 1
+
+
+def without_whitespace(text: bytes) -> bytes:
+    """The text without what JSON allows between two tokens. Only for lists of numbers: it looks at no
+    quotes.
+    """
+    return text.translate(None, _WHITESPACE)
+
+
+def is_canonical(text: bytes) -> bool:
+    """Whether the text is a canonical list of ids.
+
+    Read as hexadecimal digits twice, the second time one digit further on: two commas that touch are then a
+    byte 0xAA in one of the two, and a search for one byte value costs next to nothing. Five times as fast
+    as decoding.
+    """
+    if not text:
+        return True
+    nibbles = b"a%ba" % text.translate(_TO_NIBBLE)
+    try:
+        readings = (_from_hex(nibbles), _from_hex(nibbles[1:]))
+    except NotHex:
+        return False
+    if any(_TWO_COMMAS in reading for reading in readings):
+        return False
+    # The id 0 looks like the beginning of a leading zero, and is rare.
+    return not (any(_COMMA_AND_ZERO in reading for reading in readings) and _LEADING_ZERO.search(text))
+
+
+def pack(text: bytes) -> PackedIds:
+    """Pack canonical text. Raises ValueError when there is anything but digits and commas in it."""
+    return PackedIds(_from_hex(b"a" + text.translate(_TO_NIBBLE)) if text else b"")
+
+
+def unpack(packed: PackedIds) -> bytes:
+    """The canonical text of a packed list, or of several packed lists one behind the other."""
+    return b2a_hex(packed).translate(_FROM_NIBBLE, _PADDING)[1:]
+
+
+def last_numbers(text: bytes, count: int) -> list[int]:
+    """The last ids of canonical text, at most `count` of them, without looking at the others."""
+    if not text or count < 1:
+        return []
+    return [int(number) for number in text.rsplit(b",", count)[-count:]]
+
+
+def joined(*texts: bytes) -> bytes:
+    """The text of lists one behind the other."""
+    return b",".join(filter(None, texts))
+
+
+def _from_hex(nibbles: bytes) -> bytes:
+    return a2b_hex(nibbles + _PADDING if len(nibbles) % 2 else nibbles)

@@ -1,0 +1,131 @@
+"""The fast path: JSON in and out without ever decoding the id arrays in it.
+
+A request that echoes twenty turns is 99 % token ids, and an engine's answer nearly so. `loads` cuts the arrays out of the
+bytes, decodes what is left, and puts the texts back as `TokenIds` and `LogProbs`; `dumps` writes those as the text they are.
+
+Invariants, which `tests/nemo_gym/test_json_ids.py` checks against the slow, obvious way on arbitrary input:
+
+* `loads(raw)` equals `orjson.loads(raw)`, error for error, but that an array under one of the three names is a `TokenIds` or
+  `LogProbs` of the same numbers where it stands in a place that `_holders` names; anywhere else it is a list.
+* What is cut holds nothing but digits, commas, spaces (and for log probabilities signs, dots and exponents): no quote and no
+  bracket, so the cut cannot change where any other value begins or ends. Whether `1,,2` is a list is asked when somebody
+  reads it.
+* A name is only taken where its opening quote is not escaped. Inside a JSON string every quote is, and an unescaped one
+  followed by the name, a quote and a colon is a key or no JSON.
+* What stands in for an array is a string with a random part that no caller can know; if one of them turns up in an
+  unexpected place, the whole text is decoded the slow way.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator
+from typing import Final
+
+import orjson
+
+from nemo_gym.token_ids import LogProbs, TokenIds
+
+_Numbers = TokenIds | LogProbs
+
+_KINDS: Final[dict[str, type[_Numbers]]] = {
+    "prompt_token_ids": TokenIds,
+    "generation_token_ids": TokenIds,
+    "generation_log_probs": LogProbs,
+}
+_KEYS: Final = {name: f'"{name}"'.encode() for name in _KINDS}
+_ALLOWED: Final = {TokenIds: b"0123456789, \t\n\r", LogProbs: b"0123456789, \t\n\r.-+eE"}
+_COLON_AND_BRACKET: Final = re.compile(rb"[ \t\n\r]*:[ \t\n\r]*\[")
+_ESCAPE: Final = ord("\\")
+_STAND_IN: Final = f"{secrets.token_hex(16)}:"
+
+
+def loads(raw: bytes) -> object:
+    """Decode JSON. Raises orjson.JSONDecodeError."""
+    pieces, cut = _cut(raw)
+    if not cut:
+        return orjson.loads(raw)
+    try:
+        value: object = orjson.loads(b"".join(pieces))
+    except orjson.JSONDecodeError:
+        return orjson.loads(raw)  # for the error's position in the whole
+    return value if _put_back(value, cut) == len(cut) else orjson.loads(raw)
+
+
+def dumps(value: object) -> bytes:
+    """Encode JSON compactly. Raises orjson.JSONEncodeError, a TypeError; ids that are none are its `__cause__`."""
+    return orjson.dumps(value, default=_fragment)
+
+
+def _cut(raw: bytes) -> tuple[list[bytes], list[_Numbers]]:
+    """The text in pieces, a stand-in for each array between two of them, and the arrays."""
+    pieces: list[bytes] = []
+    cut: list[_Numbers] = []
+    done = position = 0
+    while (found := _next_key(raw, position)) is not None:
+        name, position = found
+        opening = _COLON_AND_BRACKET.match(raw, position)
+        end = -1 if opening is None else raw.find(b"]", opening.end())
+        if opening is None or end < 0:
+            continue
+        text = raw[opening.end() : end]
+        if text.translate(None, _ALLOWED[_KINDS[name]]):
+            continue
+        pieces += (raw[done : opening.end() - 1], f'"{_STAND_IN}{len(cut)}"'.encode())
+        cut.append(_KINDS[name].unread(text))
+        done = position = end + 1
+    pieces.append(raw[done:])
+    return pieces, cut
+
+
+def _next_key(raw: bytes, start: int) -> tuple[str, int] | None:
+    """The first of the names from `start` on and where its closing quote ends; None if there is none.
+
+    Each search ends where the one before found something, so that none of them runs through an array that will be cut.
+    """
+    first: str | None = None
+    at = len(raw)
+    for name, key in _KEYS.items():
+        position = raw.find(key, start, at)
+        while position > 0 and raw[position - 1] == _ESCAPE:
+            position = raw.find(key, position + 1, at)
+        if position >= 0:
+            first, at = name, position
+    return None if first is None else (first, at + len(_KEYS[first]))
+
+
+def _put_back(value: object, cut: list[_Numbers]) -> int:
+    """Put the arrays where their stand-ins are, and return how many were found."""
+    found = 0
+    for holder in _holders(value):
+        for name in _KINDS:
+            stand_in = holder.get(name)
+            if isinstance(stand_in, str) and stand_in.startswith(_STAND_IN):
+                holder[name] = cut[int(stand_in.removeprefix(_STAND_IN))]
+                found += 1
+    return found
+
+
+def _holders(value: object) -> Iterator[dict[str, object]]:
+    """The objects in which ids are expected: the whole, the elements of its lists, and the `message` of each of those.
+
+    A request has them in the elements of `input` or `messages`; an engine's answer in its choices, and their messages.
+    """
+    if not isinstance(value, dict):
+        return
+    yield value
+    for field in value.values():
+        if isinstance(field, list):
+            for element in field:
+                if isinstance(element, dict):
+                    yield element
+                    message = element.get("message")
+                    if isinstance(message, dict):
+                        yield message
+
+
+def _fragment(value: object) -> object:
+    if isinstance(value, (TokenIds, LogProbs)):
+        return orjson.Fragment(value.json)
+    raise TypeError(f"Type is not JSON serializable: {type(value).__name__}")
