@@ -261,6 +261,41 @@ async def test_engine_that_falls_silent_inside_the_body_is_given_up_once(recorde
     assert (len(server.requests), caught.value.code) == (1, "upstream_timeout")
 
 
+async def test_body_whose_chunks_stop_making_sense_is_given_up(recorder: Recorder) -> None:
+    """aiohttp 3.14 closes the connection and tells nobody who waits for the rest."""
+
+    async def lose_the_thread(connection: Connection) -> None:
+        await connection.read_request()
+        await connection.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n")
+        for _ in range(20):  # turns of the loop that both ends run in: the client waits for the next chunk
+            await asyncio.sleep(0)
+        await connection.send(b"?\r\n")
+        await connection.until_client_closes()
+
+    async with socket_server(lose_the_thread) as server:
+        pool = make_pool(recorder, HTTPClientConfig(read_timeout=0.2))
+        async with asyncio.timeout(5):
+            with pytest.raises(UpstreamError) as caught:
+                await pool.send("POST", server.url, content=b"{}")
+        await pool.aclose()
+    assert (len(server.requests), caught.value.status_code) == (1, 500)
+
+
+@pytest.mark.parametrize("size", [1, 1 << 15, (1 << 15) + 1, 1 << 20])
+async def test_engine_that_accepts_and_never_reads_is_given_up_with_a_body_of_any_size(
+    recorder: Recorder, size: int
+) -> None:
+    async def ignore(connection: Connection) -> None:
+        await asyncio.Event().wait()
+
+    async with socket_server(ignore) as server:
+        pool = make_pool(recorder, HTTPClientConfig(write_timeout=0.05, read_timeout=0.05, pool_timeout=0.05))
+        with pytest.raises(UpstreamError) as caught:
+            await pool.send("POST", server.url, content=bytes(size))
+        await pool.aclose()
+    assert caught.value.code == "upstream_timeout"
+
+
 async def test_engine_that_does_not_read_is_given_up(recorder: Recorder) -> None:
     async def ignore(connection: Connection) -> None:
         await asyncio.Event().wait()
@@ -485,11 +520,6 @@ async def test_pool_left_open_by_another_loop_can_be_closed_and_used(recorder: R
     async with socket_server(answering) as server:
         assert (await pool.send("GET", server.url)).status_code == 200
         await pool.aclose()
-
-
-async def test_one_client_serves_all_calls_of_a_loop(recorder: Recorder) -> None:
-    pool = make_pool(recorder, transport=httpx.MockTransport(lambda _: httpx.Response(200)))
-    assert pool.client is pool.client
 
 
 async def test_injected_transport_outlives_the_pool(recorder: Recorder) -> None:
