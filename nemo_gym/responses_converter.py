@@ -93,9 +93,12 @@ class ResponsesConverter(BaseModel):
         messages = with_instructions(self._chat_messages(params.input), params.instructions)
         if not messages:
             raise RequestError("input: expected at least one item that makes a message", param="input")
-        return NeMoGymChatCompletionCreateParamsNonStreaming.model_validate(
-            {"messages": messages, **chat_fields(fields)}
+        made = NeMoGymChatCompletionCreateParamsNonStreaming.model_validate(
+            {"messages": _ANY_MESSAGE, **chat_fields(fields)}
         )
+        # The messages were made here, of validated items: validating them again takes as long as all the rest.
+        made.messages = messages
+        return made
 
     def _chat_messages(
         self, items: str | Sequence[NeMoGymResponseInputItem]
@@ -221,6 +224,8 @@ def _message_item(parts: list[NeMoGymContent]) -> NeMoGymResponseOutputMessage:
         id=f"msg_{uuid4().hex}", content=parts, role="assistant", status="completed", type="message"
     )
 
+
+_ANY_MESSAGE: Final = ({"role": "user", "content": ""},)
 
 _GENERATED: Final = {
     "reasoning",

@@ -102,11 +102,10 @@ def _check_alignment(ids: Sized, log_probs: Sized) -> None:
 
 def has_token_metadata(value: object) -> bool:
     """True if any of the three fields is there and not null: then all three are required."""
-    return any(_field(value, name) is not None for name in TOKEN_FIELDS)
-
-
-def _field(value: object, name: str) -> object:
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+    if isinstance(value, TokenIDLogProbMixin):
+        return True
+    fields = _fields_of(value)
+    return bool(fields) and any(fields.get(name) is not None for name in TOKEN_FIELDS)
 
 
 def token_metadata_of(value: object) -> TokenIDLogProbMixin | None:
@@ -114,9 +113,20 @@ def token_metadata_of(value: object) -> TokenIDLogProbMixin | None:
 
     Raises pydantic's ValidationError if only a part of it is there.
     """
+    if isinstance(value, TokenIDLogProbMixin):
+        return value
     if not has_token_metadata(value):
         return None
-    fields = {name: _field(value, name) for name in (*TOKEN_FIELDS, "routed_experts")}
+    fields = _fields_of(value)
     return TokenIDLogProbMixin.model_validate(
-        {name: field for name, field in fields.items() if field is not None}
+        {name: fields[name] for name in (*TOKEN_FIELDS, "routed_experts") if fields.get(name) is not None}
     )
+
+
+def _fields_of(value: object) -> Mapping[str, object]:
+    """The fields of a message among which a triple could be; a model without places for it has it in its extra fields."""
+    if isinstance(value, dict):  # first, because asking for a Mapping takes longer than all the rest
+        return value
+    if isinstance(value, BaseModel):
+        return value.model_extra or {}
+    return value if isinstance(value, Mapping) else {}

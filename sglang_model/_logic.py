@@ -7,6 +7,7 @@ the loss mask of a batch without any error, so whatever is not exactly as expect
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from nemo_gym.errors import UpstreamContractError
 from nemo_gym.token_metadata import LogProbs, TokenIds
@@ -38,11 +39,7 @@ def extract_generated_tokens_and_logprobs(result: Mapping[str, object]) -> tuple
 
     entries = meta.get("output_token_logprobs")
     if entries is not None:
-        pairs = [
-            _pair(entry, index) for index, entry in enumerate(_sequence(entries, "output_token_logprobs"))
-        ]
-        raw_logprobs: list[object] = [logprob for logprob, _ in pairs]
-        raw_ids: list[object] = [token_id for _, token_id in pairs]
+        raw_logprobs, raw_ids = _split_entries(_sequence(entries, "output_token_logprobs"))
     elif _either(meta, result, "output_token_logprobs_val") is not None:
         raw_logprobs, raw_ids = _split_arrays(result, meta, output_ids)
     else:
@@ -115,6 +112,21 @@ def _split_arrays(
             f"expected one logprob per sampled token, got {len(values)} logprobs for {len(ids)} token ids"
         )
     return values, ids
+
+
+def _split_entries(entries: Sequence[object]) -> tuple[list[object], list[object]]:
+    """(logprobs, token ids) of [logprob, id, text] entries.
+
+    All of them at once where all look alike, as they do; one by one, to say which one is odd, where not.
+    """
+    if set(map(type, entries)) == {list}:
+        lists = cast("Sequence[list[object]]", entries)
+        if min(map(len, lists)) >= 2:
+            logprobs, ids = [entry[0] for entry in lists], [entry[1] for entry in lists]
+            if None not in logprobs and None not in ids:
+                return logprobs, ids
+    pairs = [_pair(entry, index) for index, entry in enumerate(entries)]
+    return [logprob for logprob, _ in pairs], [token_id for _, token_id in pairs]
 
 
 def _pair(entry: object, index: int) -> tuple[object, object]:

@@ -42,8 +42,8 @@ __all__ = ["SGLangModel", "SGLangModelConfig"]
 
 PREFLIGHT_SECONDS = 5.0
 
-MESSAGES_ON_THE_LOOP = 50
-"""Conversations of more messages are digested in a thread: 700 take 10 ms, and a thread costs 0.1 ms."""
+MESSAGES_ON_THE_LOOP = 300
+"""Conversations of more messages are digested in a thread: 700 take 3 ms, and a thread costs 0.1 ms."""
 
 
 class SGLangModel(VLLMModel):
@@ -141,7 +141,7 @@ class SGLangModel(VLLMModel):
             chat_request.rendered_tools(body),
             chat_request.rendering_kwargs(body),
         )
-        if len(messages) > MESSAGES_ON_THE_LOOP:
+        if self._history.splices and len(messages) > MESSAGES_ON_THE_LOOP:
             conversation = await asyncio.to_thread(self._history.conversation, *inputs)
         else:
             conversation = self._history.conversation(*inputs)

@@ -29,7 +29,8 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import chain
+from typing import Final, cast
 
 from sglang_model.canonical_form import canonical_form
 
@@ -115,21 +116,32 @@ def _digest(data: bytes) -> bytes:
 
 
 def _is_assistant(message: object) -> bool:
-    return isinstance(message, Mapping) and message.get("role") == "assistant"
+    return isinstance(message, (dict, Mapping)) and message.get("role") == "assistant"
 
 
 def _message_digests(message: object) -> tuple[bytes, bytes]:
     """The digest of what a message means, and its trace."""
     trace = b""
-    if not isinstance(message, Mapping):
+    if not isinstance(message, (dict, Mapping)):
         form = canonical_form(["no message", message])
     elif message.get("role") == "assistant":
         meaning, unseen = _assistant_meaning(message)
-        form = canonical_form(["assistant", meaning])
+        form = _form("assistant", meaning)
         trace = _digest(canonical_form(unseen)) if any(unseen) else b""
     else:
-        form = canonical_form(["given", _given_meaning(message)])
+        form = _form("given", _given_meaning(message))
     return _digest(form), trace
+
+
+def _form(kind: str, meaning: dict[str, object]) -> bytes:
+    """The bytes that stand for a meaning. Most are a few texts, and need none of JSON's escapes to be told apart."""
+    try:
+        texts = [kind, *chain.from_iterable(sorted(meaning.items()))]
+        joined = "".join(cast("list[str]", texts))
+    except TypeError:  # not only texts
+        return canonical_form([kind, meaning])
+    lengths = ",".join(map(str, map(len, cast("list[str]", texts))))
+    return f"{lengths}:{joined}".encode("utf-8", "surrogatepass")
 
 
 def _given_meaning(message: Mapping[str, object]) -> dict[str, object]:
@@ -152,8 +164,10 @@ def _given_content(content: object) -> object:
 def _assistant_meaning(message: Mapping[str, object]) -> tuple[dict[str, object], list[str]]:
     """The visible turn, and what only the trace holds: reasoning and the blank space around the text."""
     content = message.get("content")
-    parts = content if isinstance(content, (list, tuple)) else [] if _is_empty(content) else [content]
-    texts: list[str] = []
+    texts = [content] if isinstance(content, str) else []
+    parts = (
+        content if isinstance(content, (list, tuple)) else [] if texts or _is_empty(content) else [content]
+    )
     others: list[object] = []
     thoughts = [value for name in _REASONING_FIELDS if isinstance(value := message.get(name), str)][:1]
     for part in parts:

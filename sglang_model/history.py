@@ -35,6 +35,8 @@ from sglang_model.splice_types import (
 
 LOGGER = logging.getLogger(__name__)
 
+NOT_DIGESTED = digest_conversation(())
+
 
 CLOSE_LENGTH = 8
 """Ids of a fragment among which the close of the turn is looked for; the longest known closes have three."""
@@ -113,9 +115,11 @@ class History:
         tools: Sequence[Message] | None,
         chat_template_kwargs: Mapping[str, object] | None,
     ) -> Conversation:
+        """The conversation of one request. Nothing is digested where nothing is looked up."""
         kwargs = dict(chat_template_kwargs or {})
-        digests = digest_conversation(messages)
-        return Conversation(session_id, messages, tools, kwargs, digests, digest_rendering(tools, kwargs))
+        digests = digest_conversation(messages) if self.splices else NOT_DIGESTED
+        rendering = digest_rendering(tools, kwargs) if self.splices else b""
+        return Conversation(session_id, messages, tools, kwargs, digests, rendering)
 
     async def plan(self, conversation: Conversation, renderer: Renderer) -> PromptPlan:
         """The prompt from the stored turn that the conversation continues, or why there is none.
@@ -135,7 +139,7 @@ class History:
     @staticmethod
     def unspliced(conversation: Conversation, reason: str) -> PromptPlan:
         """The prompt is rendered whole, for a reason that is none of the history's."""
-        is_new = not conversation.digests.assistant_ends
+        is_new = all(message.get("role") != "assistant" for message in conversation.messages)
         return PromptPlan(conversation, HistoryStatus.NEW if is_new else HistoryStatus.RERENDERED, reason)
 
     async def _spliced(self, conversation: Conversation, match: Match, renderer: Renderer) -> PromptPlan:

@@ -38,7 +38,7 @@ from nemo_gym.server_utils import SESSION_ID_KEY, is_nemo_gym_fastapi_entrypoint
 from nemo_gym.token_metadata import TOKEN_FIELDS, TokenIds
 from vllm_model import chat_body
 from vllm_model.audio import AUDIO_KEYS, move_audio_into_messages
-from vllm_model.chat_body import Body
+from vllm_model.chat_body import Body, fields_set
 from vllm_model.completions import empty_completion, read_token_ids_of_logprobs, read_tokenized_prompt
 from vllm_model.config import VLLMModelConfig
 from vllm_model.engine_answer import (
@@ -134,7 +134,7 @@ class VLLMModel(SimpleResponsesAPIModel):
     async def chat_completions(  # type: ignore[override]
         self, request: Request, body: NeMoGymChatCompletionCreateParamsNonStreaming
     ) -> NeMoGymChatCompletion:
-        body_dict = await self._preprocessed(request, body.model_dump(exclude_unset=True))
+        body_dict = await self._preprocessed(request, fields_set(body))
         if not self.config.sequential_reasoning_allowed and _ends_in_empty_assistant_turn(body_dict):
             return empty_completion(self.config.model, "content_filter")
         try:

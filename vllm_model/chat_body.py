@@ -12,6 +12,7 @@ from typing import cast
 import orjson
 
 from nemo_gym.errors import RequestError
+from nemo_gym.openai_utils import NeMoGymChatCompletionCreateParamsNonStreaming
 
 Body = dict[str, object]
 Message = dict[str, object]
@@ -21,6 +22,11 @@ BUDGET_FIELDS = ("max_tokens", "max_completion_tokens")
 RESERVED_EXTRA_FIELDS = frozenset({"input_ids", "stream"})
 """What no extra body may set: prompt ids, which SGLang does not check (a negative one ends it), and streams, which this
 server does not read."""
+
+
+def fields_set(params: NeMoGymChatCompletionCreateParamsNonStreaming) -> Body:
+    """What the caller sent, by reference: the values are plain JSON already, and every step here leaves them as they are."""
+    return {name: getattr(params, name) for name in params.model_fields_set}
 
 
 def messages_of(body: Mapping[str, object]) -> list[Message]:
