@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 COVERAGE ?= --cov --cov-report=term:skip-covered
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test check format live docs clean
+.PHONY: demo test check format live docs bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/sglang-model demo
@@ -34,6 +34,11 @@ docs: $(VENV)/.installed
 	$(BIN)/python -m sglang_model.splice_report --into docs/transports.md
 	@test -z "$$SGLANG_GYM_TEST_DATA" || \
 		$(BIN)/python -m sglang_model.splice_report "$$SGLANG_GYM_TEST_DATA/chat_templates" --into docs/transports.md
+
+# Some 15 minutes on an idle machine; rewrites docs/performance.md. A smoke run: make bench ARGS=--quick
+# NEMO_GYM_HOME (.ci/install_gym.sh) names nemo-gym's own environment, BENCH_TOKENIZER a tokenizer's folder.
+bench: $(VENV)/.installed-dev
+	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:
 	rm -rf $(VENV)
