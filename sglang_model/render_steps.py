@@ -23,10 +23,18 @@ _TEMPLATE_MESSAGE_LENGTH = 160
 _QUOTE_LENGTH = 12
 
 
-def run(steps: RenderSteps[T], render: Callable[[RenderRequest], Rendered | RenderFailed]) -> T:
-    """Carry out the steps with a renderer that answers at once. What the renderer raises passes through."""
+def run(
+    steps: RenderSteps[T],
+    render: Callable[[RenderRequest], Rendered | RenderFailed],
+    *,
+    first: RenderRequest | None = None,
+) -> T:
+    """Carry out the steps with a renderer that answers at once. What the renderer raises passes through.
+
+    `first` is what steps that were begun elsewhere have asked for.
+    """
     try:
-        request = next(steps)
+        request = next(steps) if first is None else first
         while True:
             request = steps.send(render(request))
     except StopIteration as stop:

@@ -16,7 +16,16 @@ from nemo_gym.http_pool import HTTPClientConfig, HTTPPool
 from nemo_gym.openai_client import NeMoGymAsyncOpenAI
 from nemo_gym.token_ids import TokenIds
 from sglang_model.message_forms import MessageForms
-from sglang_model.renderer import LocalRenderer, load_renderer, read_chat_template, token_ids_of
+from sglang_model.renderer import (
+    SMALL_IDS,
+    SMALL_MESSAGES,
+    SMALL_RENDERING,
+    SMALL_TEXT,
+    LocalRenderer,
+    load_renderer,
+    read_chat_template,
+    token_ids_of,
+)
 from sglang_model.server_renderer import ServerRenderer
 from sglang_model.splice_types import Refusal, RefusalReason, Rendered, RenderFailed, RenderRequest
 from sglang_model.testing import Engine, Misbehaviour
@@ -126,8 +135,27 @@ def test_what_holds_no_ids_is_named_by_its_type(form):
         token_ids_of(form)
 
 
-async def test_nothing_is_rendered_encoded_or_decoded_on_the_event_loop():
+async def test_nothing_that_takes_long_is_done_on_the_event_loop():
     """W68: a long prompt stopped every other session."""
+    tokenizer = FakeTokenizer()
+    renderer = LocalRenderer(tokenizer)
+    tokenizer.threads.clear()
+
+    def steps(*messages):
+        rendered = yield request_of(*messages)
+        return rendered.text
+
+    assert await renderer.run(steps(user("a" * (SMALL_RENDERING + 1)))) == "[x]"
+    assert await renderer.run(steps(*[user("a")] * (SMALL_MESSAGES + 1))) == "[x]"
+    assert await renderer.render_ids(request_of(user("a")), MessageForms()) == [3]
+    assert await renderer.compute(lambda encode: encode("x" * (SMALL_TEXT + 1))) == [SMALL_TEXT + 1]
+    assert (await renderer.decode([7] * (SMALL_IDS + 1))).startswith("<7><7>")
+    assert len(tokenizer.threads) == 6
+    assert all(name.startswith("renderer") for name in tokenizer.threads)
+    renderer.close()
+
+
+async def test_short_work_is_done_at_once_because_a_thread_costs_more():
     tokenizer = FakeTokenizer()
     renderer = LocalRenderer(tokenizer)
     tokenizer.threads.clear()
@@ -137,11 +165,9 @@ async def test_nothing_is_rendered_encoded_or_decoded_on_the_event_loop():
         return rendered.text
 
     assert await renderer.run(steps()) == "[x]"
-    assert await renderer.render_ids(request_of(user("a")), MessageForms()) == [3]
     assert await renderer.compute(lambda encode: encode("four")) == [4]
     assert await renderer.decode([7, 8]) == "<7><8>"
-    assert len(tokenizer.threads) == 5
-    assert all(name.startswith("renderer") for name in tokenizer.threads)
+    assert set(tokenizer.threads) == {threading.current_thread().name}
     renderer.close()
 
 
