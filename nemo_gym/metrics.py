@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -42,42 +43,45 @@ _UNMATCHED: Final = "unmatched"
 
 
 class Metrics:
-    """The counters of one application. Their series are bounded: labels are names fixed in code."""
+    """The counters of one application. Their series are bounded: labels are names fixed in code.
+
+    Each series is looked up once and kept: prometheus_client's `labels()` costs more than the counting.
+    """
 
     def __init__(self, *, worker: str = "main") -> None:
-        self._registry = CollectorRegistry()
+        self._registry = registry = CollectorRegistry()
         self._worker = worker
-        self._requests = Counter(
-            "nemo_gym_requests", "Requests answered", ["worker", "route", "status"], registry=self._registry
+        requests = Counter(
+            "nemo_gym_requests", "Requests answered", ["worker", "route", "status"], registry=registry
         )
-        self._seconds = Histogram(
+        seconds = Histogram(
             "nemo_gym_request_seconds",
             "Time from a request's first byte in the application to the end of its response",
             ["worker", "route"],
             buckets=_SECONDS_BUCKETS,
-            registry=self._registry,
+            registry=registry,
         )
-        self._in_progress = Gauge(
-            "nemo_gym_requests_in_progress", "Requests being worked on", ["worker"], registry=self._registry
+        in_progress = Gauge(
+            "nemo_gym_requests_in_progress", "Requests being worked on", ["worker"], registry=registry
         )
-        self._events = Counter(
-            "nemo_gym_events", "What happened, by name", ["worker", "event"], registry=self._registry
+        events = Counter("nemo_gym_events", "What happened, by name", ["worker", "event"], registry=registry)
+        tokens = Counter(
+            "nemo_gym_tokens", "Tokens of answered turns, by kind", ["worker", "kind"], registry=registry
         )
-        self._tokens = Counter(
-            "nemo_gym_tokens",
-            "Tokens of answered turns, by kind",
-            ["worker", "kind"],
-            registry=self._registry,
-        )
+        self._requests = cache(partial(requests.labels, worker))
+        self._seconds = cache(partial(seconds.labels, worker))
+        self._in_progress = in_progress.labels(worker)
+        self._events = cache(partial(events.labels, worker))
+        self._tokens = cache(partial(tokens.labels, worker))
 
     def count(self, event: str, amount: float = 1) -> None:
         """Count `event`, a name fixed in code such as "generation_aborted", never a caller's text."""
-        self._events.labels(self._worker, event).inc(amount)
+        self._events(event).inc(amount)
 
     def count_tokens(self, *, prompt: int, generated: int) -> None:
         """Count the tokens of one answered turn."""
-        self._tokens.labels(self._worker, "prompt").inc(prompt)
-        self._tokens.labels(self._worker, "generated").inc(generated)
+        self._tokens("prompt").inc(prompt)
+        self._tokens("generated").inc(generated)
 
     def watch(self, name: str, documentation: str, read: Callable[[], float]) -> None:
         """Report `read()` as the gauge `nemo_gym_<name>`, asked for at each scrape."""
@@ -85,12 +89,12 @@ class Metrics:
         gauge.labels(self._worker).set_function(read)
 
     def request_started(self) -> None:
-        self._in_progress.labels(self._worker).inc()
+        self._in_progress.inc()
 
     def request_ended(self, route: str, status: int, seconds: float) -> None:
-        self._in_progress.labels(self._worker).dec()
-        self._requests.labels(self._worker, route, str(status)).inc()
-        self._seconds.labels(self._worker, route).observe(seconds)
+        self._in_progress.dec()
+        self._requests(route, str(status)).inc()
+        self._seconds(route).observe(seconds)
 
     def exposition(self) -> bytes:
         """Return everything counted so far as Prometheus text."""
@@ -103,6 +107,7 @@ class MetricsMiddleware:
     def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
         self.app = app
         self._metrics = metrics
+        self._paths: set[str] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -121,16 +126,18 @@ class MetricsMiddleware:
         try:
             await self.app(scope, receive, send_and_note)
         finally:
-            self._metrics.request_ended(_route(scope), status, time.perf_counter() - started)
+            self._metrics.request_ended(self._route(scope), status, time.perf_counter() - started)
 
-
-def _route(scope: Scope) -> str:
-    """Return the registered path that served the request; a caller's text never becomes a label."""
-    matched = getattr(scope.get("route"), "path", None)
-    if isinstance(matched, str):
-        return matched
-    app = scope.get("app")
-    path: str = scope["path"]
-    if isinstance(app, Starlette) and any(getattr(route, "path", None) == path for route in app.routes):
-        return path
-    return _UNMATCHED
+    def _route(self, scope: Scope) -> str:
+        """Return the registered path that served the request; a caller's text never becomes a label."""
+        matched = getattr(scope.get("route"), "path", None)
+        if isinstance(matched, str):
+            return matched
+        path: str = scope["path"]
+        if path in self._paths:
+            return path
+        app = scope.get("app")
+        if isinstance(app, Starlette) and any(getattr(route, "path", None) == path for route in app.routes):
+            self._paths.add(path)
+            return path
+        return _UNMATCHED

@@ -236,11 +236,15 @@ def test_the_limit_of_open_files_is_raised_but_never_lowered() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-async def test_what_the_start_made_is_left_out_of_later_garbage_collections():
+async def test_what_the_start_made_is_left_out_of_later_garbage_collections_and_those_are_rare() -> None:
     app = scripted_model().setup_webserver()
+    threshold = gc.get_threshold()
     gc.unfreeze()
+    gc.set_threshold(700, 10, 10)
     try:
         async with app.router.lifespan_context(app):
             assert gc.get_freeze_count() > 1000
+            assert gc.get_threshold() == (20_000, 10, 10)
     finally:
         gc.unfreeze()
+        gc.set_threshold(*threshold)
