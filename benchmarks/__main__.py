@@ -12,8 +12,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks.effort import Effort
 from benchmarks.fleet import BenchmarkError
-from benchmarks.measurements import MEASUREMENTS, Effort
+from benchmarks.measurements import MEASUREMENTS
 from benchmarks.page import write_page
 from benchmarks.points import POINTS, Point, Tier, points_of
 from benchmarks.records import ResultsFile, read_results

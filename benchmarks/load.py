@@ -77,7 +77,7 @@ class LoadRun:
         await asyncio.sleep(SETTLE_SECONDS)
         used = self._clocks() - before
         self._client.close()
-        return self._result(seconds, used, memory_before=memory)
+        return self._result(started, seconds, used, memory_before=memory)
 
     def _clocks(self) -> Clocks:
         server, engine = cpu_seconds(self._spec.pid), cpu_seconds(self._spec.engine_pid)
@@ -153,11 +153,12 @@ class LoadRun:
             )
         return answer
 
-    def _result(self, seconds: float, used: Clocks, *, memory_before: float) -> LoadResult:
+    def _result(self, started: float, seconds: float, used: Clocks, *, memory_before: float) -> LoadResult:
         latencies = [1e3 * value for value in self._samples.seconds]
         count = len(latencies)
         return {
             "requests": count,
+            "started_at": started,
             "seconds": seconds,
             "requests_per_second": count / seconds,
             "p50_ms": quantile(latencies, 0.5),

@@ -46,6 +46,8 @@ class LoadResult(TypedDict):
     """Times in milliseconds, memory in megabytes. `turn_ms[k]` is the median latency of turn k + 1."""
 
     requests: int
+    started_at: float
+    """By time.perf_counter(), which all processes of a Linux machine share."""
     seconds: float
     requests_per_second: float
     p50_ms: float

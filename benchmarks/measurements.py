@@ -1,21 +1,22 @@
-"""The measurements that are no load points, by name."""
+"""The measurements that are no load points, by name, in the order in which a run takes them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from enum import Enum
 
+from benchmarks.effort import Effort
 from benchmarks.fleet import Fleet
+from benchmarks.memory import memory
 from benchmarks.records import Reading
-
-
-class Effort(Enum):
-    """How much a measurement may take: a smoke run only shows that it works."""
-
-    QUICK = "quick"
-    WHOLE = "whole"
-
+from benchmarks.stall import stall_during_turns, stall_while_encoding
+from benchmarks.startup import start_up
 
 Measurement = Callable[[Fleet, int, Effort, Collection[str]], Iterator[Reading]]
 
-MEASUREMENTS: dict[str, Measurement] = {}
+MEASUREMENTS: dict[str, Measurement] = {
+    "stall-encoding": stall_while_encoding,
+    "stall-turns": stall_during_turns,
+    "memory": memory,
+    "start-up": start_up,
+}
+"""Called with the fleet, a seed, the effort, and the servers to leave out."""

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from benchmarks.effort import Effort
 from benchmarks.fleet import Fleet
 from benchmarks.machine import describe_machine
-from benchmarks.measurements import MEASUREMENTS, Effort
+from benchmarks.measurements import MEASUREMENTS
 from benchmarks.points import Point
 from benchmarks.records import Reading, ResultsFile, Visit
 from benchmarks.tokenizer import VOCABULARY_SIZE, make_corpus, train_tokenizer
@@ -67,6 +68,7 @@ def _fleet(work: Path, plan: Plan, out: ResultsFile) -> Iterator[Fleet]:
     else:
         folder = train_tokenizer(work / "tokenizer")
         described = f"trained for the run on generated text, {VOCABULARY_SIZE:,} entries"
+    out.machine(describe_machine(tokenizer=described, run=plan.name))
     with Fleet(tokenizer=folder, corpus=make_corpus(folder).save(work / "corpus.json"), logs=work) as fleet:
         yield fleet
 
