@@ -34,6 +34,8 @@ class Conversation(Protocol):
     path: str
     prompt_tokens: int
     """Length of the prompt of the turn that was answered last, as far as it is known."""
+    history: str | None
+    """What this project's server says about that prompt; None of any other server."""
 
     def body(self) -> bytes:
         """The next request."""
@@ -59,6 +61,7 @@ class AgentConversation:
 
     def __init__(self, first: str, *, echo_ids: bool, with_tool: bool) -> None:
         self.prompt_tokens = 0
+        self.history: str | None = None
         self._echo_ids = echo_ids
         self._items = [
             orjson.dumps({"role": "system", "content": SYSTEM}),
@@ -80,6 +83,7 @@ class AgentConversation:
         small, arrays = id_arrays.cut(answer)
         response = orjson.loads(small)
         self.prompt_tokens = response["usage"]["input_tokens"]
+        self.history = (response.get("sglang") or {}).get("history")
         output = response["output"]
         if not any("generation_token_ids" in item for item in output):
             raise ValueError("the answer carries no token ids")
@@ -106,6 +110,7 @@ class EngineChat:
 
     def __init__(self, first: str) -> None:
         self.prompt_tokens = 0
+        self.history: str | None = None
         self._messages: list[dict[str, object]] = [
             {"role": "system", "content": SYSTEM},
             {"role": "user", "content": first},
@@ -139,6 +144,7 @@ class EngineGenerate:
 
     def __init__(self, prompt: list[int], corpus: Corpus) -> None:
         self.prompt_tokens = len(prompt)
+        self.history: str | None = None
         self._corpus = corpus
         self._ids = orjson.dumps(prompt)[1:-1]
 

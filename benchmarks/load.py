@@ -133,6 +133,8 @@ class LoadRun:
                 conversation.go_on(answer.body, self._texts.draw(spec.user_tokens, random))
             except (ValueError, LookupError) as error:
                 raise LoadError(f"turn {turn + 1}: {error}") from error
+            if spec.must_splice and turn and conversation.history != "spliced":
+                raise LoadError(f"turn {turn + 1}: expected a spliced history, got {conversation.history}")
             if spec.cpu_per_turn:
                 await asyncio.sleep(SETTLE_SECONDS)
                 before, cpu = cpu, cpu_seconds(spec.pid)

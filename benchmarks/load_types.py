@@ -28,6 +28,8 @@ class LoadSpec:
     user_tokens: int = 64
     echo_ids: bool = True
     with_tool: bool = False
+    must_splice: bool = False
+    """A follow-up turn that is not spliced is an error: something else than splicing would be measured."""
     longest_prompt: int | None = None
     """A session ends when its prompt has become so long."""
     cpu_per_turn: bool = False

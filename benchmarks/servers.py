@@ -55,6 +55,7 @@ class Server:
     dialect: Dialect = "agent"
     floor: str = "floor-chat"
     """The floor of its transport."""
+    splices: bool = False
 
 
 def _module(module: str, **options: object) -> list[str]:
@@ -149,9 +150,9 @@ SERVERS = {
     server.name: server
     for server in (
         Server("chat", "chat", _ours(CHAT, sglang_splice_history=False, sglang_renderer=None)),
-        Server("chat-spliced", "chat, spliced, local renderer", _ours(CHAT, **_LOCAL)),
-        Server("chat-training", "chat, training config", _ours(CHAT)),
-        Server("generate", "generate", _ours(GENERATE, **_GENERATE), floor="floor-generate"),
+        Server("chat-spliced", "chat, spliced, local renderer", _ours(CHAT, **_LOCAL), splices=True),
+        Server("chat-training", "chat, training config", _ours(CHAT), splices=True),
+        Server("generate", "generate", _ours(GENERATE, **_GENERATE), floor="floor-generate", splices=True),
         Server(
             "generate-whole",
             "generate, every prompt rendered whole",

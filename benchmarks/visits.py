@@ -50,6 +50,7 @@ def load_spec(target: Target, point: Point, fleet: Fleet, seed: int) -> LoadSpec
         user_tokens=point.user_tokens,
         echo_ids=point.echo_ids,
         with_tool=point.reply == "tool",
+        must_splice=target.server.splices,
         longest_prompt=point.longest_prompt,
         cpu_per_turn=point.cpu_per_turn,
         warm_up=point.concurrency,
