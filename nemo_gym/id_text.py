@@ -10,7 +10,6 @@ decimal digits without leading zeros, one comma between two numbers, no space. N
 
 from __future__ import annotations
 
-import re
 from binascii import Error as NotHex
 from binascii import a2b_hex, b2a_hex
 from typing import Final, NewType
@@ -30,8 +29,6 @@ _FROM_NIBBLE: Final = bytes(_COMMA if c == ord("a") else c for c in range(256))
 _PADDING: Final = b"f"
 _TWO_COMMAS: Final = b"\xaa"
 _COMMA_AND_ZERO: Final = b"\xa0"
-_LEADING_ZERO: Final = re.compile(rb"(?:\A|,)0[0-9]")
-_WHITESPACE: Final = b" \t\n\r"
 
 
 def count_numbers(text: bytes) -> int:
@@ -43,19 +40,11 @@ def count_numbers(text: bytes) -> int:
     return text.count(b",") + 1
 
 
-def without_whitespace(text: bytes) -> bytes:
-    """The text without what JSON allows between two tokens. Only for lists of numbers: it looks at no
-    quotes.
-    """
-    return text.translate(None, _WHITESPACE)
-
-
 def is_canonical(text: bytes) -> bool:
     """Whether the text is a canonical list of ids.
 
-    Read as hexadecimal digits twice, the second time one digit further on: two commas that touch are then a
-    byte 0xAA in one of the two, and a search for one byte value costs next to nothing. Five times as fast
-    as decoding.
+    Read as hexadecimal digits twice, the second time one digit further on: two commas that touch are then a byte
+    0xAA in one of the two, and a search for one byte value costs next to nothing. Five times as fast as decoding.
     """
     if not text:
         return True
@@ -64,10 +53,20 @@ def is_canonical(text: bytes) -> bool:
         readings = (_from_hex(nibbles), _from_hex(nibbles[1:]))
     except NotHex:
         return False
-    if any(_TWO_COMMAS in reading for reading in readings):
-        return False
-    # The id 0 looks like the beginning of a leading zero, and is rare.
-    return not (any(_COMMA_AND_ZERO in reading for reading in readings) and _LEADING_ZERO.search(text))
+    return not any(
+        _TWO_COMMAS in reading or _has_leading_zero(text, reading, shift) for shift, reading in enumerate(readings)
+    )
+
+
+def _has_leading_zero(text: bytes, reading: bytes, shift: int) -> bool:
+    """Whether a digit follows one of the zeros that begin an id; the id 0 itself is rare, so few are looked at."""
+    at = reading.find(_COMMA_AND_ZERO)
+    while at >= 0:
+        behind = 2 * at + shift + 1
+        if text[behind : behind + 1].isdigit():
+            return True
+        at = reading.find(_COMMA_AND_ZERO, at + 1)
+    return False
 
 
 def pack(text: bytes) -> PackedIds:

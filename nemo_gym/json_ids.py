@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import orjson
@@ -36,14 +36,19 @@ _KINDS: Final[dict[str, type[_Numbers]]] = {
 }
 _KEYS: Final = {name: f'"{name}"'.encode() for name in _KINDS}
 _ALLOWED: Final = {TokenIds: b"0123456789, \t\n\r", LogProbs: b"0123456789, \t\n\r.-+eE"}
+_NOT_FLAT: Final = (b'"', b"[", b"{")
 _COLON_AND_BRACKET: Final = re.compile(rb"[ \t\n\r]*:[ \t\n\r]*\[")
 _ESCAPE: Final = ord("\\")
 _STAND_IN: Final = f"{secrets.token_hex(16)}:"
 
 
-def loads(raw: bytes) -> object:
-    """Decode JSON. Raises orjson.JSONDecodeError."""
-    pieces, cut = _cut(raw)
+def loads(raw: bytes, *, will_be_read: bool = False) -> object:
+    """Decode JSON. Raises orjson.JSONDecodeError.
+
+    `will_be_read` promises that every array is read by the caller before it is used, as those of an engine's answer are:
+    then they are not looked through here.
+    """
+    pieces, cut = _cut(raw, _flat if will_be_read else _only_numbers)
     if not cut:
         return orjson.loads(raw)
     try:
@@ -58,7 +63,15 @@ def dumps(value: object) -> bytes:
     return orjson.dumps(value, default=_fragment)
 
 
-def _cut(raw: bytes) -> tuple[list[bytes], list[_Numbers]]:
+def _only_numbers(text: bytes, kind: type[_Numbers]) -> bool:
+    return not text.translate(None, _ALLOWED[kind])
+
+
+def _flat(text: bytes, _kind: type[_Numbers]) -> bool:
+    return not any(byte in text for byte in _NOT_FLAT)
+
+
+def _cut(raw: bytes, may_be_cut: Callable[[bytes, type[_Numbers]], bool]) -> tuple[list[bytes], list[_Numbers]]:
     """The text in pieces, a stand-in for each array between two of them, and the arrays."""
     pieces: list[bytes] = []
     cut: list[_Numbers] = []
@@ -70,7 +83,7 @@ def _cut(raw: bytes) -> tuple[list[bytes], list[_Numbers]]:
         if opening is None or end < 0:
             continue
         text = raw[opening.end() : end]
-        if text.translate(None, _ALLOWED[_KINDS[name]]):
+        if not may_be_cut(text, _KINDS[name]):
             continue
         pieces += (raw[done : opening.end() - 1], f'"{_STAND_IN}{len(cut)}"'.encode())
         cut.append(_KINDS[name].unread(text))

@@ -172,7 +172,7 @@ class NeMoGymAsyncOpenAI:
         """Return the JSON object in a success; say what came instead, but never what was in it."""
         content = response.content
         try:
-            value = json_ids.loads(content)
+            value = json_ids.loads(content, will_be_read=True)
         except orjson.JSONDecodeError as error:
             found = (
                 f"{len(content)} bytes that are not JSON from byte {error.pos} on"

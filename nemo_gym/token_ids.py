@@ -19,7 +19,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from nemo_gym.by_reference import by_reference
-from nemo_gym.id_text import count_numbers, is_canonical, joined, last_numbers, without_whitespace
+from nemo_gym.id_text import count_numbers, is_canonical, joined, last_numbers
 
 LARGEST_ID = 2**32 - 1
 """No vocabulary is as large; a greater number is no id but something misread."""
@@ -74,7 +74,7 @@ class _Numbers(Sequence[N]):
         carried is none.
         """
         if not self._is_read:
-            self._text = self._checked_text(without_whitespace(self._text))
+            self._text = self._checked_text(self._text)
             self._is_read = True
         return self._text
 
@@ -184,7 +184,11 @@ class TokenIds(_Numbers[int]):
 
     @classmethod
     def _checked_text(cls, text: bytes) -> bytes:
-        return text if is_canonical(text) else super()._checked_text(text)
+        if is_canonical(text):
+            return text
+        # As Python's json writes lists. Only that blank is taken away: without all blanks "1 2" would be the id 12.
+        closer = text.replace(b", ", b",")
+        return closer if is_canonical(closer) else super()._checked_text(text)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _s: object, _h: GetCoreSchemaHandler) -> CoreSchema:

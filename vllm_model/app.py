@@ -46,6 +46,7 @@ from vllm_model.engine_answer import (
     choices_of,
     message_of,
     read_as_engine_answer,
+    read_token_ids,
     validated,
 )
 from vllm_model.length_refusal import VLLM_PATTERNS, read_length_refusal
@@ -243,6 +244,8 @@ class VLLMModel(SimpleResponsesAPIModel):
             first.get(field) is None for field in TOKEN_FIELDS
         ):
             await self._attach_token_id_information(choices[0], body_dict, client)
+        else:
+            read_token_ids(first, self.config.name)
         return validated(NeMoGymChatCompletion, completion, self.config.name)
 
     async def _create_chat_completion(self, body_dict: Body, client: NeMoGymAsyncOpenAI) -> Body:

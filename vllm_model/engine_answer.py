@@ -9,6 +9,7 @@ from typing import TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from nemo_gym.errors import RequestError, UpstreamContractError
+from nemo_gym.token_metadata import TOKEN_FIELDS, LogProbs, TokenIds
 from vllm_model.chat_body import Body, Message
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -44,6 +45,20 @@ def check_usage(completion: Mapping[str, object], server: str) -> None:
 def message_of(choice: Body) -> Message:
     """The message of a choice that `choices_of` let pass."""
     return cast("Message", choice["message"])
+
+
+def read_token_ids(message: Message, server: str) -> None:
+    """Read the ids that the engine put on the message itself, if any: until then they are text that nobody has looked at.
+
+    Raises UpstreamContractError for what is no list of ids or log probabilities.
+    """
+    for name in TOKEN_FIELDS:
+        carried = message.get(name)
+        try:
+            if isinstance(carried, TokenIds | LogProbs):
+                _ = carried.text
+        except ValueError as error:
+            raise UpstreamContractError(f"{server}: the engine's {name} cannot be used: {error}") from error
 
 
 def validated(model: type[Model], answer: Mapping[str, object], server: str) -> Model:

@@ -1,0 +1,195 @@
+"""The fast path against its slow, obvious twin: decode everything, then make ids of the lists under the three names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import orjson
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from nemo_gym import json_ids
+from nemo_gym.token_ids import LogProbs, TokenIds
+
+NAMES = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
+
+
+def slow_loads(raw: bytes) -> object:
+    """The twin. Lists of anything else than numbers stay lists; so does a list where no ids are expected."""
+    value: object = orjson.loads(raw)
+    for holder in holders(value):
+        for name in NAMES:
+            numbers = holder.get(name)
+            if isinstance(numbers, list) and all(type(n) in (int, float) for n in numbers):
+                if name == "generation_log_probs":
+                    holder[name] = LogProbs([float(n) for n in numbers])
+                elif all(type(n) is int and n >= 0 for n in numbers):
+                    holder[name] = TokenIds(numbers)
+    return value
+
+
+def holders(value: object) -> Iterator[dict[str, object]]:
+    if isinstance(value, dict):
+        elements = [
+            e for field in value.values() if isinstance(field, list) for e in field if isinstance(e, dict)
+        ]
+        yield from (value, *elements, *(e["message"] for e in elements if isinstance(e.get("message"), dict)))
+
+
+def plain(value: object) -> object:
+    """The same value with lists for ids, so that an id array that was taken and one that was not compare equal."""
+    if isinstance(value, (TokenIds, LogProbs)):
+        return [float(number) if isinstance(value, LogProbs) else number for number in value]
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, list) else value
+
+
+# Texts that look like the keys, quotes, brackets and escapes the cutter goes by.
+TRICKY = st.sampled_from(
+    [
+        *NAMES,
+        '"prompt_token_ids":[1,2]',
+        '\\"prompt_token_ids\\":[1',
+        "]",
+        "[",
+        '"',
+        "\\",
+        ',"',
+        '{"generation_log_probs": [-0.5]}',
+    ]
+)
+TEXT = st.one_of(st.text(max_size=6), TRICKY, st.builds(str.__add__, TRICKY, TRICKY))
+IDS = st.lists(st.integers(0, 200_000), max_size=6)
+LOG_PROBS = st.lists(st.one_of(st.floats(-30, 0, allow_nan=False), st.integers(-3, 0)), max_size=6)
+SCALAR = st.one_of(
+    st.none(), st.booleans(), st.integers(-5, 10**12), st.floats(allow_nan=False, allow_infinity=False), TEXT
+)
+JSON = st.recursive(
+    st.one_of(SCALAR, IDS, LOG_PROBS),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.one_of(TEXT, st.sampled_from([*NAMES, "input", "message", "choices"])), inner, max_size=4
+        ),
+    ),
+    max_leaves=12,
+)
+
+
+@st.composite
+def items(draw: st.DrawFn) -> dict[str, object]:
+    item = draw(st.dictionaries(TEXT, JSON, max_size=3))
+    for name in NAMES:
+        if draw(st.booleans()):
+            item[name] = draw(st.one_of(LOG_PROBS if name == "generation_log_probs" else IDS, JSON))
+    return item
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> bytes:
+    """A request-like document, written compactly, with blanks, or with escapes, as clients do."""
+    value = draw(
+        st.one_of(
+            JSON,
+            st.fixed_dictionaries(
+                {"input": st.lists(items(), max_size=4)}, optional={"metadata": JSON, "tools": JSON}
+            ),
+            st.fixed_dictionaries(
+                {"choices": st.lists(st.fixed_dictionaries({"message": items()}), max_size=2)}
+            ),
+        )
+    )
+    written = draw(st.sampled_from(["compact", "blanks", "lines", "ascii"]))
+    if written == "compact":
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    if written == "lines":
+        return json.dumps(value, indent=1, ensure_ascii=False).encode("utf-8", "replace")
+    return json.dumps(value, ensure_ascii=written == "ascii").encode("utf-8", "replace")
+
+
+def outcome(decode: object, raw: bytes) -> object:
+    try:
+        return plain(decode(raw))  # type: ignore[operator]
+    except orjson.JSONDecodeError as error:
+        return (error.msg, error.pos, error.lineno, error.colno)
+
+
+@given(documents())
+@example(b'{"input":[{"x\\"prompt_token_ids":[1]}]}')
+@example(b'{"input":[{"prompt\\u005ftoken_ids":[1]}]}')
+@example(b'{"input":[{"prompt_token_ids":[1],"prompt_token_ids":[2]}]}')
+@example(b'{"a":{"b":{"prompt_token_ids":[1]}}}')
+@example(b'["prompt_token_ids",[1]]')
+@example(b'{"prompt_token_ids" \n:\t[ 1 , 2 ]}')
+@example(
+    b'{"input":[{"generation_token_ids":[1.5]},{"generation_token_ids":[[1]]},{"generation_token_ids":["]"]}]}'
+)
+def test_every_document_decodes_as_it_does_the_slow_way(raw: bytes) -> None:
+    assert outcome(json_ids.loads, raw) == outcome(slow_loads, raw)
+
+
+@given(documents(), st.data())
+def test_a_broken_document_is_refused_as_it_is_the_slow_way(raw: bytes, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, max(0, len(raw) - 1)))
+    broken = data.draw(
+        st.sampled_from(
+            [raw[:at], raw[:at] + raw[at + 1 :], raw[:at] + b'"' + raw[at:], raw[:at] + b"]" + raw[at:]]
+        )
+    )
+    slow, fast = outcome(slow_loads, broken), None
+    try:
+        fast = outcome(json_ids.loads, broken)
+    except ValueError:
+        # The one thing that is not asked before somebody reads the ids: whether digits and commas are a list.
+        assert isinstance(slow, tuple)
+        return
+    assert fast == slow or (isinstance(slow, tuple) and _differs_only_inside_numbers(broken))
+
+
+def _differs_only_inside_numbers(raw: bytes) -> bool:
+    """Whether the document would be JSON if what stands in its id arrays were."""
+    pieces, cut = json_ids._cut(raw, json_ids._only_numbers)
+    try:
+        orjson.loads(b"".join(pieces))
+    except orjson.JSONDecodeError:
+        return False
+    return bool(cut)
+
+
+@given(documents())
+def test_what_was_decoded_is_written_as_it_came(raw: bytes) -> None:
+    try:
+        value = json_ids.loads(raw)
+    except orjson.JSONDecodeError:
+        return
+    written = json_ids.dumps(value)
+    assert plain(orjson.loads(written)) == plain(slow_loads(raw))
+    assert json_ids.dumps(json_ids.loads(written)) == written
+
+
+@pytest.mark.parametrize("inside", [b"1,,2", b",", b"01", b"1,", b"1 2", b"1e3", b"+1"])
+def test_ids_that_are_no_list_are_never_written(inside: bytes) -> None:
+    carried = json_ids.loads(b'{"input":[{"prompt_token_ids":[%b]}]}' % inside, will_be_read=True)
+    with pytest.raises(orjson.JSONEncodeError) as refused:
+        json_ids.dumps(carried)
+    assert isinstance(refused.value.__cause__, ValueError)
+
+
+@pytest.mark.parametrize(
+    "place", ['{"metadata":{"m":{"prompt_token_ids":[1,2]}}}', '{"a":[[{"prompt_token_ids":[1]}]]}']
+)
+def test_ids_where_none_are_expected_are_plain_lists(place: str) -> None:
+    assert json_ids.loads(place.encode()) == json.loads(place)
+
+
+def test_the_ids_of_an_item_are_not_decoded() -> None:
+    loaded = json_ids.loads(b'{"input":[{"prompt_token_ids": [1, 22, 3],"generation_log_probs":[-0.5,-1]}]}')
+    assert isinstance(loaded, dict)
+    (item,) = loaded["input"]
+    assert item["prompt_token_ids"] == TokenIds([1, 22, 3])
+    assert len(item["prompt_token_ids"]) == 3
+    assert item["prompt_token_ids"].text == b"1,22,3"
+    assert item["generation_log_probs"] == LogProbs([-0.5, -1.0])
