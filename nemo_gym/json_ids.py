@@ -42,18 +42,18 @@ _ESCAPE: Final = ord("\\")
 _STAND_IN: Final = f"{secrets.token_hex(16)}:"
 
 
-def loads(raw: bytes, *, will_be_read: bool = False) -> object:
-    """Decode JSON. Raises orjson.JSONDecodeError.
+def loads(
+    raw: bytes, *, will_be_read: bool = False, decode: Callable[[bytes], object] = orjson.loads
+) -> object:
+    """Decode JSON, what is left of it with `decode`. Raises orjson.JSONDecodeError.
 
     `will_be_read` promises that every array is read by the caller before it is used, as those of an engine's answer are:
     then they are not looked through here.
     """
     pieces, cut = _cut(raw, _flat if will_be_read else _only_numbers)
-    if not cut:
-        return orjson.loads(raw)
     try:
-        value: object = orjson.loads(b"".join(pieces))
-    except orjson.JSONDecodeError:
+        value = decode(b"".join(pieces) if cut else raw)
+    except ValueError:
         return orjson.loads(raw)  # for the error's position in the whole
     return value if _put_back(value, cut) == len(cut) else orjson.loads(raw)
 
@@ -71,7 +71,9 @@ def _flat(text: bytes, _kind: type[_Numbers]) -> bool:
     return not any(byte in text for byte in _NOT_FLAT)
 
 
-def _cut(raw: bytes, may_be_cut: Callable[[bytes, type[_Numbers]], bool]) -> tuple[list[bytes], list[_Numbers]]:
+def _cut(
+    raw: bytes, may_be_cut: Callable[[bytes, type[_Numbers]], bool]
+) -> tuple[list[bytes], list[_Numbers]]:
     """The text in pieces, a stand-in for each array between two of them, and the arrays."""
     pieces: list[bytes] = []
     cut: list[_Numbers] = []

@@ -7,7 +7,7 @@ inside it, nor what a token is.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeAlias, cast
 
 import httpx
@@ -37,7 +37,7 @@ class NeMoGymAsyncOpenAI:
 
     Invariants: `base_url` means the same with and without a trailing "/v1" or slashes; `Authorization` is
     always the key's own; neither the key nor a body ever appears in a message. `internal` is kept because Gym
-    has it; here every call has bounded repetition. NaN and infinities in a body are sent as null, as orjson
+    has it; here every call has bounded repetition. `decode` decodes an answer's JSON, its id arrays left out. NaN and infinities in a body are sent as null, as orjson
     writes them.
     """
 
@@ -50,6 +50,7 @@ class NeMoGymAsyncOpenAI:
         default_headers: Mapping[str, str] | None = None,
         http_pool: HTTPPool | None = None,
         name: str = "engine",
+        decode: Callable[[bytes], object] = orjson.loads,
     ) -> None:
         self.base_url = base_url
         self.api_key = api_key
@@ -57,6 +58,7 @@ class NeMoGymAsyncOpenAI:
         self.default_headers = dict(default_headers or {})
         self.name = name
         self.root = _root_of(base_url, name)
+        self._decode_json = decode
         self._owns_pool = http_pool is None
         self.http_pool = HTTPPool() if http_pool is None else http_pool
         self._headers = _merge_headers(self.default_headers, api_key, name)
@@ -172,7 +174,7 @@ class NeMoGymAsyncOpenAI:
         """Return the JSON object in a success; say what came instead, but never what was in it."""
         content = response.content
         try:
-            value = json_ids.loads(content, will_be_read=True)
+            value = json_ids.loads(content, will_be_read=True, decode=self._decode_json)
         except orjson.JSONDecodeError as error:
             found = (
                 f"{len(content)} bytes that are not JSON from byte {error.pos} on"

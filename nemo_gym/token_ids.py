@@ -37,6 +37,7 @@ class _Numbers(Sequence[N]):
     """
 
     __slots__ = ("_is_read", "_length", "_text")
+    _kind: ClassVar[str]
     __hash__: ClassVar[None]  # type: ignore[assignment]  # equal to lists, which have none
 
     def __init__(self, numbers: Iterable[N] = ()) -> None:
@@ -70,13 +71,15 @@ class _Numbers(Sequence[N]):
 
     @property
     def text(self) -> bytes:
-        """JSON's text of the numbers, without brackets and whitespace. Raises ValueError when what was
-        carried is none.
-        """
+        """JSON's text of the numbers, without brackets and whitespace. Raises ValueError when what was carried is none."""
+        return self._text if self._is_read else self.read()._text
+
+    def read(self, where: str = "") -> Self:
+        """Check what is carried, unless that was done, and return itself. Raises ValueError as `checked` does."""
         if not self._is_read:
-            self._text = self._checked_text(self._text)
+            self._text = self._checked_text(self._text, where or self._kind)
             self._is_read = True
-        return self._text
+        return self
 
     @property
     def json(self) -> bytes:
@@ -89,12 +92,12 @@ class _Numbers(Sequence[N]):
         return numbers
 
     @classmethod
-    def _checked_text(cls, text: bytes) -> bytes:
+    def _checked_text(cls, text: bytes, where: str) -> bytes:
         try:
             raw: object = orjson.loads(b"[%b]" % text)
         except orjson.JSONDecodeError as error:
-            raise ValueError(f"expected a JSON array of numbers: {error.msg}") from None
-        return cls.checked(raw).text
+            raise ValueError(f"{where}: expected a JSON array of numbers: {error.msg}") from None
+        return cls.checked(raw, where).text
 
     def __len__(self) -> int:
         if self._length is None:
@@ -183,12 +186,12 @@ class TokenIds(_Numbers[int]):
         return last_numbers(self.text, count)
 
     @classmethod
-    def _checked_text(cls, text: bytes) -> bytes:
+    def _checked_text(cls, text: bytes, where: str) -> bytes:
         if is_canonical(text):
             return text
         # As Python's json writes lists. Only that blank is taken away: without all blanks "1 2" would be the id 12.
         closer = text.replace(b", ", b",")
-        return closer if is_canonical(closer) else super()._checked_text(text)
+        return closer if is_canonical(closer) else super()._checked_text(text, where)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _s: object, _h: GetCoreSchemaHandler) -> CoreSchema:
@@ -203,6 +206,7 @@ class LogProbs(_Numbers[float]):
     """Log probabilities, each a finite float. Otherwise as `TokenIds`."""
 
     __slots__ = ()
+    _kind = "log probs"
 
     @classmethod
     def checked(cls, raw: object, where: str = "log probs") -> Self:

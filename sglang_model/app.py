@@ -22,6 +22,7 @@ from nemo_gym.openai_utils import NeMoGymChatCompletion, NeMoGymResponse
 from nemo_gym.server_utils import SESSION_ID_KEY, is_nemo_gym_fastapi_entrypoint
 from nemo_gym.token_metadata import TokenIds
 from sglang_model import chat_request
+from sglang_model.chat_answer import decode_without_logprobs
 from sglang_model.config import SGLangModelConfig
 from sglang_model.generate_transport import GenerateTransport
 from sglang_model.history import NOT_ONLY_TEXT, History, PromptPlan
@@ -72,6 +73,10 @@ class SGLangModel(VLLMModel):
             logging.getLogger(self.config.name).warning(
                 "nothing reads %s with this transport and history", ", ".join(self.config.ignored_settings)
             )
+
+    def _decode_answer(self, raw: bytes) -> object:
+        only_ids = self.config.transport == "chat" and self.config.return_token_id_information
+        return decode_without_logprobs(raw) if only_ids else super()._decode_answer(raw)
 
     async def on_startup(self) -> None:
         """Look at the engines that are up already. Raises ConfigError for one whose every turn would fail or lie."""

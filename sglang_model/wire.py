@@ -145,8 +145,6 @@ def _checked_prompt(raw: object, sent_ids: TokenIds | None, server: str) -> Toke
             f"{server}: expected prompt_token_ids to be a list, got {type(raw).__name__}"
         )
     try:
-        ids = TokenIds.checked(raw, "prompt_token_ids")
-        _ = ids.text  # read here, once
+        return TokenIds.checked(raw, "prompt_token_ids").read("prompt_token_ids")
     except ValueError as error:
         raise UpstreamContractError(f"{server}: the engine's prompt cannot be used: {error}") from error
-    return ids

@@ -13,6 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar, TypeVar
 
+import orjson
 from fastapi import Request
 from pydantic import ConfigDict, PrivateAttr
 
@@ -95,10 +96,15 @@ class VLLMModel(SimpleResponsesAPIModel):
                 default_headers=self.config.default_headers,
                 http_pool=self.http_pool,
                 name=self.config.name,
+                decode=self._decode_answer,
             )
             for url in self.config.base_url
         ]
         self._converter = self.get_converter()
+
+    def _decode_answer(self, raw: bytes) -> object:
+        """The JSON of an engine's answer, without its id arrays. Raises ValueError for what is none."""
+        return orjson.loads(raw)
 
     def get_converter(self) -> ResponsesConverter:
         return ResponsesConverter(

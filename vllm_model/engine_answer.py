@@ -56,9 +56,11 @@ def read_token_ids(message: Message, server: str) -> None:
         carried = message.get(name)
         try:
             if isinstance(carried, TokenIds | LogProbs):
-                _ = carried.text
+                carried.read(name)
         except ValueError as error:
-            raise UpstreamContractError(f"{server}: the engine's {name} cannot be used: {error}") from error
+            raise UpstreamContractError(
+                f"{server}: the engine's token ids cannot be used: {error}"
+            ) from error
 
 
 def validated(model: type[Model], answer: Mapping[str, object], server: str) -> Model:
