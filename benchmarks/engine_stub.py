@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httptools
@@ -114,14 +115,22 @@ class EngineStub:
 class StubConnection(asyncio.Protocol):
     """One kept-alive connection; its client waits for each answer before it asks again."""
 
-    def __init__(self, stub: EngineStub) -> None:
+    def __init__(self, stub: EngineStub, connections: set[StubConnection]) -> None:
         self._stub = stub
+        self._connections = connections
         self._parser = httptools.HttpRequestParser(self)
         self._url = b""
         self._chunks: list[bytes] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - however it ended
+        self._connections.discard(self)
+
+    def close(self) -> None:
+        self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -149,15 +158,25 @@ class StubConnection(asyncio.Protocol):
             self._transport.write(message)
 
 
-async def listen(stub: EngineStub, port: int = 0) -> asyncio.Server:
-    return await asyncio.get_running_loop().create_server(
-        lambda: StubConnection(stub), HOST, port, backlog=4096
-    )
+@asynccontextmanager
+async def listening(stub: EngineStub, port: int = 0) -> AsyncIterator[int]:
+    """Serve on the port, any free one if it is 0, and yield it; connections end with the block."""
+    connections: set[StubConnection] = set()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: StubConnection(stub, connections), HOST, port, backlog=4096)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for connection in list(connections):
+            connection.close()
+        # Transports are closed in the loop's next round.
+        await asyncio.sleep(0)
 
 
 async def serve(stub: EngineStub, port: int) -> None:
-    async with await listen(stub, port) as server:
-        await server.serve_forever()
+    async with listening(stub, port):
+        await asyncio.Event().wait()
 
 
 def main() -> None:

@@ -62,11 +62,11 @@ def targets_table(summary: Summary) -> str:
         if target.verdict(summary) != "not measured"
     ]
     text = table(("target", "measured", "bound", ""), rows, left=1)
-    if rows and NEMO_GYM not in summary.servers():
+    if summary.cells and NEMO_GYM not in summary.servers():
         note = (
-            f"nemo-gym {NEMO_GYM_VERSION} was not measured: {HOME_VARIABLE} named no environment that has it."
+            f"nemo-gym {NEMO_GYM_VERSION} was not measured; {HOME_VARIABLE} names an environment that has it."
         )
-        text += f"\n\n{note}"
+        text = f"{text}\n\n{note}".strip()
     return text
 
 
