@@ -140,6 +140,7 @@ class TokenIds(_Numbers[int]):
     """
 
     __slots__ = ()
+    _kind = "token ids"
 
     @classmethod
     def checked(cls, raw: object, where: str = "token ids") -> Self:
