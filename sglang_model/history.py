@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from nemo_gym.errors import RequestError
 from nemo_gym.token_ids import TokenIds
+from sglang_model.bounded_cache import BoundedCache
 from sglang_model.conversation_digest import ConversationDigests, digest_conversation, digest_rendering
 from sglang_model.fragment_ids import fragment_token_ids
 from sglang_model.generation_end import end_kind
@@ -20,7 +21,7 @@ from sglang_model.message_forms import Message, MessageForms
 from sglang_model.rendering import Renderer
 from sglang_model.sessions import CommitOutcome, Match, MissReason, SessionStore, Turn, TurnHandle
 from sglang_model.short_context import Context, ShortContexts, same_fragment, short_previous, turn_kind
-from sglang_model.splice import splice_steps
+from sglang_model.splice import CloseCache, splice_steps
 from sglang_model.splice_types import (
     Fragment,
     FragmentIds,
@@ -107,6 +108,8 @@ class History:
     splices: bool = True
     """False: every prompt is rendered whole, and nothing is remembered."""
     _short_contexts: ShortContexts = field(default_factory=ShortContexts)
+    _closes: CloseCache = field(default_factory=BoundedCache)
+    """How turns of a kind end, for short contexts: what is found with it is proved with them."""
 
     def conversation(
         self,
@@ -172,7 +175,7 @@ class History:
         wanted = self._short_contexts.wanted(key, length)
         if wanted is Context.WHOLE:
             return await self._splice_whole(request, match, renderer)
-        short = await self._splice(replace(request, previous=previous), renderer)
+        short = await self._splice(replace(request, previous=previous), renderer, closes=self._closes)
         if wanted is Context.SHORT and isinstance(short, Fragment):
             return short
         whole = await self._splice_whole(request, match, renderer)
@@ -191,11 +194,14 @@ class History:
             request = replace(request, prompt_text=prompt_text)
         return await self._splice(request, renderer)
 
-    async def _splice(self, request: SpliceRequest, renderer: Renderer) -> Fragment | Refusal:
+    async def _splice(
+        self, request: SpliceRequest, renderer: Renderer, closes: CloseCache | None = None
+    ) -> Fragment | Refusal:
         return await renderer.run(
             splice_steps(
                 request,
                 renders_without_generation_prompt=renderer.renders_without_generation_prompt,
+                close_cache=closes,
             )
         )
 
