@@ -1,14 +1,16 @@
 """The chat template and the tokenizer in this process. The only importer of transformers.
 
 Loaded once at start-up, so that a wrong name or template ends the start and not the first request. Long renderings and
-encodings run in a few worker threads: a prompt of 100k tokens takes a good part of a second, and the event loop serves
-every other session meanwhile. The tokenizers library releases the GIL in `encode_batch_fast`, not in `encode`.
+encodings run in worker threads: a prompt of 100k tokens takes a good part of a second, and the event loop serves every
+other session meanwhile. The tokenizers library releases the GIL in `encode_batch_fast`, not in `encode`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,23 +21,33 @@ import jinja2
 from nemo_gym.errors import ConfigError
 from nemo_gym.token_ids import TokenIds
 from sglang_model.fragment_ids import Encode
-from sglang_model.message_forms import MessageForms, message_text
+from sglang_model.message_forms import Message, MessageForms, message_text
+from sglang_model.prompt_encoder import SMALL_TEXT, PromptEncoder
 from sglang_model.render_steps import RenderSteps, run
 from sglang_model.rendering import check_vocabulary
+from sglang_model.segment_cache import DEFAULT_SEGMENT_CACHE_BYTES, SegmentCache
+from sglang_model.segments import Cuts, find_cuts
 from sglang_model.splice import full_render_steps
 from sglang_model.splice_types import Refusal, Rendered, RenderFailed, RenderRequest, SpecialTokens
 
 T = TypeVar("T")
 
-WORKER_THREADS = 2
-"""Template code holds the GIL, so more threads would only make the event loop wait for its turn more often."""
+LOG = logging.getLogger(__name__)
 
-SMALL_TEXT = 4_096
+ENCODING_THREADS = 2
+"""Texts that are encoded at a time. The library has its own threads, one per core, for the pieces of each."""
+
+GIL_STEP = 16_384
+GIL_PAUSE = 1e-4
+"""Ids that a thread may turn into text in one go, and the seconds for which the event loop then gets the GIL. Without
+the pause it would wait for the interpreter to take the GIL away, for 5 ms a time."""
+
 SMALL_IDS = 2_048
 SMALL_RENDERING = 65_536
 SMALL_MESSAGES = SMALL_TOOLS = 16
-"""Up to here work is done on the event loop: handing it to a thread and back costs 0.1 to 0.2 ms, and a follow-up turn has
-five such pieces of 0.05 ms each. Characters, ids, characters, messages and tools; the longest takes about 1 ms."""
+"""Up to here work is done on the event loop, as with `SMALL_TEXT`: handing it to a thread and back costs 0.1 to 0.2 ms,
+and a follow-up turn has five such pieces of 0.05 ms each. Ids, characters, messages and tools; the longest takes about
+1 ms."""
 
 TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 """What a template can raise on messages it does not expect; all of it is the conversation's fault, not ours."""
@@ -78,6 +90,23 @@ class Tokenizer(Protocol):
     ) -> str: ...
 
 
+class _Encoding(Protocol):
+    """One text's result of the tokenizers library; each look at `ids` makes a new list."""
+
+    @property
+    def ids(self) -> list[int]: ...
+
+
+class _Backend(Protocol):
+    """What is used of a `tokenizers.Tokenizer` (0.22)."""
+
+    def no_truncation(self) -> None: ...
+
+    def no_padding(self) -> None: ...
+
+    def encode_batch_fast(self, texts: list[str], *, add_special_tokens: bool) -> Sequence[_Encoding]: ...
+
+
 @runtime_checkable
 class _HasToList(Protocol):
     def tolist(self) -> object: ...
@@ -95,16 +124,19 @@ class LocalRenderer:
         chat_template: str | None = None,
         stop_token_ids: Iterable[int] = (),
         vocabulary_size: int | None = None,
+        segment_cache_bytes: int = DEFAULT_SEGMENT_CACHE_BYTES,
     ) -> None:
         self._tokenizer = tokenizer
         self._chat_template = chat_template
-        self._backend = getattr(tokenizer, "backend_tokenizer", None)
+        self._backend: _Backend | None = getattr(tokenizer, "backend_tokenizer", None)
         if self._backend is not None:
             # A tokenizer.json may have been saved with the lengths of somebody's training run.
             self._backend.no_truncation()
             self._backend.no_padding()
         self._lock = threading.Lock()
-        self._threads = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="renderer")
+        # Template code holds the GIL. With two threads of it the event loop would often wait for both.
+        self._template_thread = ThreadPoolExecutor(1, thread_name_prefix="renderer-template")
+        self._threads = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="renderer")
         self.stop_token_ids = frozenset(stop_token_ids)
         added = {int(token_id): token for token_id, token in tokenizer.added_tokens_decoder.items()}
         self._special = frozenset(token_id for token_id, token in added.items() if token.special)
@@ -115,6 +147,14 @@ class LocalRenderer:
         self.vocabulary_size = vocabulary_size
         largest = max(len(tokenizer) - 1, *added) if added else len(tokenizer) - 1
         self._may_exceed_vocabulary = vocabulary_size is not None and largest >= vocabulary_size
+        self.prompts = PromptEncoder(
+            self._encode_texts,
+            self._threads,
+            cuts=self._proved_cuts([token.content for token in added.values()]),
+            cache=SegmentCache(segment_cache_bytes),
+        )
+        at = self.prompts.cuts.tokens
+        LOG.info("prompts are encoded %s", f"in pieces, cut in front of {', '.join(at)}" if at else "whole")
 
     def render(self, request: RenderRequest) -> Rendered | RenderFailed:
         """One rendering, in the calling thread."""
@@ -138,14 +178,11 @@ class LocalRenderer:
     def encode(self, text: str) -> list[int]:
         """Ids of a text, in the calling thread; special tokens recognised, none added."""
         if self._backend is not None:
-            ids = list(self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
-        else:
-            # Tokenizers written in Python keep state while they encode.
-            with self._lock:
-                ids = token_ids_of(self._tokenizer(text, add_special_tokens=False))
-        if self._may_exceed_vocabulary:
-            check_vocabulary(ids, self.vocabulary_size, "the tokenizer made")
-        return ids
+            (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=False)
+            return self._checked(encoding.ids)
+        # Tokenizers written in Python keep state while they encode.
+        with self._lock:
+            return self._checked(token_ids_of(self._tokenizer(text, add_special_tokens=False)))
 
     async def run(self, steps: RenderSteps[T]) -> T:
         try:
@@ -155,31 +192,71 @@ class LocalRenderer:
             return result
         if _is_small(first):
             return run(steps, self.render, first=first)
-        return await self._in_thread(lambda: run(steps, self.render, first=first))
+        return await _in(self._template_thread, lambda: run(steps, self.render, first=first))
 
     async def render_ids(self, request: RenderRequest, forms: MessageForms) -> TokenIds | Refusal:
-        return await self._in_thread(lambda: self._render_ids(request, forms))
+        steps = self._piece_steps(request, forms)
+        if len(request.messages) > SMALL_MESSAGES:
+            pieces = await _in(self._template_thread, lambda: run(steps, self.render))
+        else:
+            pieces = await self.run(steps)
+        return pieces if isinstance(pieces, Refusal) else await self.prompts.ids(pieces)
 
     async def compute(self, function: Callable[[Encode], T]) -> T:
         try:
             return function(self._encode_small)
         except _TooLong:
-            return await self._in_thread(lambda: function(self.encode))
+            return await _in(self._threads, lambda: function(self.encode))
 
     async def decode(self, ids: Sequence[int]) -> str:
         if len(ids) <= SMALL_IDS:
             return self._decode(ids)
-        return await self._in_thread(lambda: self._decode(ids))
+        return await _in(self._threads, lambda: self._decode(ids))
 
     async def special(self, ids: Sequence[int]) -> frozenset[int]:
         return self._special.intersection(ids)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._template_thread, self._threads):
+            threads.shutdown(wait=False, cancel_futures=True)
 
-    def _render_ids(self, request: RenderRequest, forms: MessageForms) -> TokenIds | Refusal:
-        rendering = run(full_render_steps(request, forms), self.render)
-        return rendering if isinstance(rendering, Refusal) else TokenIds(self.encode(rendering.text))
+    def _piece_steps(self, request: RenderRequest, forms: MessageForms) -> RenderSteps[list[str] | Refusal]:
+        rendering = yield from full_render_steps(request, forms)
+        return rendering if isinstance(rendering, Refusal) else self.prompts.pieces(rendering.text)
+
+    def _encode_texts(self, texts: list[str]) -> list[TokenIds]:
+        """Ids of several texts as JSON text, in the calling thread; the library encodes them on all cores."""
+        if self._backend is None:
+            return [TokenIds(self.encode(text)) for text in texts]
+        found: list[TokenIds] = []
+        done = 0
+        for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False):
+            found.append(TokenIds(self._checked(encoding.ids)))
+            done += len(found[-1])
+            if done > GIL_STEP:
+                time.sleep(GIL_PAUSE)
+                done = 0
+        return found
+
+    def _checked(self, ids: list[int]) -> list[int]:
+        if self._may_exceed_vocabulary:
+            check_vocabulary(ids, self.vocabulary_size, "the tokenizer made")
+        return ids
+
+    def _proved_cuts(self, added: Sequence[str]) -> Cuts:
+        """Where prompts may be cut with this tokenizer and chat template: their self-test."""
+        backend = self._backend
+        if backend is None:
+            return Cuts()
+
+        def render(messages: tuple[Message, ...]) -> str | None:
+            result = self.render(RenderRequest(messages, None, {}, True))
+            return result.text if isinstance(result, Rendered) else None
+
+        def encode(texts: list[str]) -> list[list[int]]:
+            return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
+
+        return find_cuts(added, render, encode)
 
     def _encode_small(self, text: str) -> list[int]:
         if len(text) > SMALL_TEXT:
@@ -194,8 +271,9 @@ class LocalRenderer:
             clean_up_tokenization_spaces=False,
         )
 
-    async def _in_thread(self, function: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+
+async def _in(threads: ThreadPoolExecutor, function: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(threads, function)
 
 
 class _TooLong(Exception):  # noqa: N818 - no error, but a way out of a pure function
@@ -211,7 +289,11 @@ def _is_small(request: RenderRequest) -> bool:
 
 
 def load_renderer(
-    name: str, *, chat_template: str | None = None, trust_remote_code: bool = False
+    name: str,
+    *,
+    chat_template: str | None = None,
+    trust_remote_code: bool = False,
+    segment_cache_bytes: int = DEFAULT_SEGMENT_CACHE_BYTES,
 ) -> LocalRenderer:
     """The renderer of a tokenizer's repository or folder. Raises ConfigError when it cannot render.
 
@@ -245,6 +327,7 @@ def load_renderer(
         chat_template=chat_template,
         stop_token_ids=_stop_token_ids(name, tokenizer, trust_remote_code),
         vocabulary_size=_model_vocabulary(name, trust_remote_code),
+        segment_cache_bytes=segment_cache_bytes,
     )
 
 

@@ -147,7 +147,10 @@ async def test_nothing_that_takes_long_is_done_on_the_event_loop():
 
     assert await renderer.run(steps(user("a" * (SMALL_RENDERING + 1)))) == "[x]"
     assert await renderer.run(steps(*[user("a")] * (SMALL_MESSAGES + 1))) == "[x]"
-    assert await renderer.render_ids(request_of(user("a")), MessageForms()) == [3]
+    tokenizer.rendered = "x" * (SMALL_TEXT + 1)
+    assert await renderer.render_ids(request_of(*[user("a")] * (SMALL_MESSAGES + 1)), MessageForms()) == [
+        SMALL_TEXT + 1
+    ]
     assert await renderer.compute(lambda encode: encode("x" * (SMALL_TEXT + 1))) == [SMALL_TEXT + 1]
     assert (await renderer.decode([7] * (SMALL_IDS + 1))).startswith("<7><7>")
     assert len(tokenizer.threads) == 6
@@ -165,6 +168,7 @@ async def test_short_work_is_done_at_once_because_a_thread_costs_more():
         return rendered.text
 
     assert await renderer.run(steps()) == "[x]"
+    assert await renderer.render_ids(request_of(user("a")), MessageForms()) == [3]
     assert await renderer.compute(lambda encode: encode("four")) == [4]
     assert await renderer.decode([7, 8]) == "<7><8>"
     assert set(tokenizer.threads) == {threading.current_thread().name}
