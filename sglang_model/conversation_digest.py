@@ -75,25 +75,21 @@ class ConversationDigests:
     def messages(self) -> int:
         return len(self.traces)
 
-    def followed_by(self, message: object) -> ConversationDigests:
-        """Return the digests with `message` behind the others, for example the reply just sampled."""
-        own, trace = _message_digests(message)
-        ends = (*self.assistant_ends, self.messages + 1) if _is_assistant(message) else self.assistant_ends
-        return ConversationDigests(
-            (*self.semantic, _digest(self.semantic[-1] + own)), (*self.traces, trace), ends
-        )
+    def followed_by(self, *messages: object) -> ConversationDigests:
+        """Return the digests with `messages` behind the others, for example the reply just sampled."""
+        semantic, traces, ends = list(self.semantic), list(self.traces), list(self.assistant_ends)
+        for count, message in enumerate(messages, start=self.messages + 1):
+            own, trace = _message_digests(message)
+            semantic.append(_digest(semantic[-1] + own))
+            traces.append(trace)
+            if _is_assistant(message):
+                ends.append(count)
+        return ConversationDigests(tuple(semantic), tuple(traces), tuple(ends))
 
 
 def digest_conversation(messages: Sequence[object]) -> ConversationDigests:
     """Return the digests of all prefixes of `messages`; any input has some, and none raises."""
-    semantic, traces, ends = [bytes(DIGEST_SIZE)], [], []
-    for count, message in enumerate(messages, start=1):
-        own, trace = _message_digests(message)
-        semantic.append(_digest(semantic[-1] + own))
-        traces.append(trace)
-        if _is_assistant(message):
-            ends.append(count)
-    return ConversationDigests(tuple(semantic), tuple(traces), tuple(ends))
+    return ConversationDigests((bytes(DIGEST_SIZE),), (), ()).followed_by(*messages)
 
 
 def digest_rendering(
