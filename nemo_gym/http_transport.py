@@ -40,10 +40,6 @@ _BUFFERED_BYTES = 1 << 15
 """Up to here a request is in the event loop's write buffer at once, whether the server reads or not, and the read
 timeout counts from there. Well under the 64 KiB at which a loop makes a writer wait."""
 
-_READ_BUFFER_BYTES = 1 << 20
-"""How much of an answer aiohttp takes from the socket before it pauses reading: an answer with 100k ids is
-640 kB, and each pause and resume costs a turn of the event loop."""
-
 
 class _Connection:
     """What is known of the connection that the request in flight travels on."""
@@ -78,7 +74,6 @@ class SocketTransport(httpx.AsyncBaseTransport):
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
-            read_bufsize=_READ_BUFFER_BYTES,
         )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
