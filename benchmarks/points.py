@@ -99,9 +99,9 @@ _SINGLE_TURNS = {
         _single(1, 256, 768, tiers=_FULL | {"default"}, servers=(*CHAT, *GENERATE)),
         _single(8, 16, 160, tiers=_QUICK, servers=EVERY),
         _single(8, 256, 512, tiers=_FULL | {"default"}),
-        _single(32, 16, 96, tiers=_QUICK),
+        _single(32, 16, 64, tiers=_QUICK, servers=EVERY),
         _single(100, 1, 16, tiers=_FULL | {"default"}),
-        _single(100, 16, 48, tiers=_QUICK),
+        _single(100, 16, 32, tiers=_QUICK, servers=EVERY),
         _single(1, 16, 160, reply_tokens=2048, tiers=_FULL | {"default"}, servers=(*CHAT, *GENERATE)),
         _single(100, 1, 16, reply_tokens=2048, tiers=_FULL | {"default"}),
     )
@@ -166,6 +166,7 @@ _CONVERSATIONS = (
         turns=30,
         echo_ids=False,
         tiers=_QUICK,
+        rounds=5,
     ),
     Point(
         name="slow-engine",

@@ -109,9 +109,9 @@ def growth_tables(summary: Summary) -> str:
             (
                 SERVERS[server].title,
                 *_turns(cell.turn_ms),
-                growth(summary, point, server),
+                growth(summary, point, server, "turn_ms"),
                 *_turns(cell.turn_cpu_ms),
-                ratio(_turns(cell.turn_cpu_ms)[-1], _turns(cell.turn_cpu_ms)[0]),
+                growth(summary, point, server, "turn_cpu_ms"),
             )
             for server in SERVERS
             if (cell := summary.cell(point, server)) is not None

@@ -19,6 +19,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.measurements import MEASUREMENTS
 from benchmarks.points import Point
 from benchmarks.records import Reading, ResultsFile, Visit
+from benchmarks.tables import figure
 from benchmarks.tokenizer import VOCABULARY_SIZE, make_corpus, train_tokenizer
 from benchmarks.visits import measure_point
 
@@ -80,5 +81,5 @@ def _line(record: Visit | Reading) -> str:
     return (
         f"{record.point:16} {record.server:16} round {record.round + 1}: {result['requests']:4} requests, "
         f"CPU {result['cpu_ms_per_request']:8.2f} ms, p50 {result['p50_ms']:8.2f} ms, p99 {result['p99_ms']:8.2f} ms, "
-        f"{result['requests_per_second']:7.1f}/s, foreign {result['foreign_cores']:.2f}"
+        f"{result['requests_per_second']:7.1f}/s, foreign cores {figure(result['foreign_cores'])}"
     )

@@ -47,7 +47,8 @@ class Scale:
     def ticks(self) -> list[float]:
         if not self.logarithmic:
             step = max(1, round((self.high - self.low) / 6))
-            return [float(value) for value in range(math.ceil(self.low), math.floor(self.high) + 1, step)]
+            first = math.ceil(self.low / step) * step
+            return [float(value) for value in range(first, math.floor(self.high) + 1, step)]
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         ticks = [factor * 10.0**decade for decade in decades for factor in (1, 2, 5)]
         return [tick for tick in ticks if self.low <= tick <= self.high]
