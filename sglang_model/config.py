@@ -75,7 +75,7 @@ class SGLangModelConfig(VLLMModelConfig):
     """A history that cannot be spliced starts a new segment, as the headers say (`resync`), or is a 400 (`error`)."""
 
     session_max_tokens: PositiveInt = DEFAULT_MAX_TOKENS
-    """Token ids remembered for all sessions together, 4 bytes each; the session unused for longest goes first."""
+    """Token ids remembered for all sessions together, about 3 bytes each; the session unused for longest goes first."""
 
     session_max_sessions: PositiveInt = DEFAULT_MAX_SESSIONS
     """Sessions remembered at most."""
