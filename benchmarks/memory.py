@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from random import Random
 
 from benchmarks.effort import Effort
@@ -23,13 +24,14 @@ from sglang_model.sessions import InMemorySessionStore, Match, Turn
 MEASUREMENT = "memory"
 SERVER = "generate"
 VOCABULARY = 150_000
+WAVES = 10
 WAVE = Point(
     name=MEASUREMENT,
     title="sessions of one 100k turn",
     servers=(SERVER,),
     prompt_tokens=102_400,
-    concurrency=2,
-    sessions=8,
+    concurrency=4,
+    sessions=32,
 )
 
 
@@ -38,22 +40,26 @@ def memory(fleet: Fleet, seed: int, effort: Effort, without: Collection[str]) ->
         return
     yield Reading(MEASUREMENT, SERVER, "store_bytes_per_token", store_bytes_per_token(group=1))
     yield Reading(MEASUREMENT, SERVER, "group_bytes_per_token", store_bytes_per_token(group=8))
-    grown = _bytes_per_session(fleet, seed, waves=3 if effort is Effort.QUICK else 10)
+    wave = replace(WAVE, sessions=4) if effort is Effort.QUICK else WAVE
+    grown = _bytes_per_session(fleet, seed, wave)
     tokens = WAVE.prompt_tokens + WAVE.reply_tokens
     yield Reading(MEASUREMENT, SERVER, "rss_mb_per_session", grown / 1e6)
     yield Reading(MEASUREMENT, SERVER, "rss_bytes_per_token", grown / tokens)
 
 
-def _bytes_per_session(fleet: Fleet, seed: int, *, waves: int) -> float:
-    """The slope of a fresh server's memory over the sessions it has seen, its first ones left out."""
+def _bytes_per_session(fleet: Fleet, seed: int, wave: Point) -> float:
+    """The slope of a fresh server's memory over the sessions it has seen.
+
+    Of the later half only: the first sessions go into memory that loading the tokenizer has left free.
+    """
     target = fleet.fresh(SERVER)
-    fleet.configure(target.server.engine, WAVE.shape)
+    fleet.configure(target.server.engine, wave.shape)
     sizes = []
-    for wave in range(waves):
-        result = run_load(load_spec(target, WAVE, fleet, seed + wave), what=f"{MEASUREMENT} on {SERVER}")
-        sizes.append((float(wave * WAVE.sessions), result["rss_after_mb"] * 2**20))
+    for number in range(WAVES):
+        result = run_load(load_spec(target, wave, fleet, seed + number), what=f"{MEASUREMENT} on {SERVER}")
+        sizes.append((float(number * wave.sessions), result["rss_after_mb"] * 2**20))
     fleet.retire(target.process)
-    return slope(sizes[1:])
+    return slope(sizes[len(sizes) // 2 :])
 
 
 def store_bytes_per_token(*, group: int, sessions: int = 8, turns: int = 20, tokens: int = 100_000) -> float:

@@ -204,7 +204,7 @@ def _grid() -> list[Point]:
     for thousands in _THOUSANDS:
         for concurrency in (1, 16, 64, 256):
             for reply_tokens in (256, 2048):
-                sessions = max(16, 2 * concurrency, 160 // thousands)
+                sessions = max(16, concurrency if thousands > 8 else 2 * concurrency, 160 // thousands)
                 point = _single(thousands, concurrency, sessions, reply_tokens=reply_tokens)
                 if point.name not in _SINGLE_TURNS:
                     rest.append(point)
