@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,6 +38,10 @@ LOG = logging.getLogger(__name__)
 
 ENCODING_THREADS = 2
 """Texts that are encoded at a time. The library has its own threads, one per core, for the pieces of each."""
+
+LIBRARY_NICENESS = 10
+"""The library's threads use every core for as long as a text takes. At the event loop's own priority it would wait its
+turn of some milliseconds each time that it has something to do."""
 
 GIL_STEP = 16_384
 GIL_PAUSE = 1e-4
@@ -133,6 +139,7 @@ class LocalRenderer:
             # A tokenizer.json may have been saved with the lengths of somebody's training run.
             self._backend.no_truncation()
             self._backend.no_padding()
+            _start_library_threads(self._backend)
         self._lock = threading.Lock()
         # Template code holds the GIL. With two threads of it the event loop would often wait for both.
         self._template_thread = ThreadPoolExecutor(1, thread_name_prefix="renderer-template")
@@ -231,11 +238,12 @@ class LocalRenderer:
         found: list[TokenIds] = []
         done = 0
         for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False):
-            found.append(TokenIds(self._checked(encoding.ids)))
-            done += len(found[-1])
-            if done > GIL_STEP:
+            ids = self._checked(encoding.ids)
+            if done + len(ids) > GIL_STEP:
                 time.sleep(GIL_PAUSE)
                 done = 0
+            done += len(ids)
+            found.append(TokenIds(ids) if len(ids) <= GIL_STEP else _in_steps(ids))
         return found
 
     def _checked(self, ids: list[int]) -> list[int]:
@@ -270,6 +278,32 @@ class LocalRenderer:
             spaces_between_special_tokens=False,
             clean_up_tokenization_spaces=False,
         )
+
+
+def _in_steps(ids: list[int]) -> TokenIds:
+    """The JSON text of very many ids, made so that the event loop gets the GIL in between."""
+    parts = []
+    for start in range(0, len(ids), GIL_STEP):
+        parts.append(TokenIds(ids[start : start + GIL_STEP]))
+        time.sleep(GIL_PAUSE)
+    return TokenIds.chained(parts)
+
+
+def _start_library_threads(backend: _Backend) -> None:
+    """Have the library start its threads, at a lower priority where they are not running yet.
+
+    They start with the first batch and take over the priority of the thread that asks for it. Only Linux has one for
+    each thread.
+    """
+
+    def start() -> None:
+        if sys.platform == "linux":
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LIBRARY_NICENESS)
+        backend.encode_batch_fast(["", ""], add_special_tokens=False)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
 
 
 async def _in(threads: ThreadPoolExecutor, function: Callable[[], T]) -> T:
