@@ -92,6 +92,17 @@ async def test_connection_lost_before_an_answer_is_tried_again(recorder: Recorde
     assert recorder.events == ["http_attempt", "http_retry_disconnected", "http_attempt"]
 
 
+async def test_connection_by_name_that_is_lost_on_its_first_use_is_not_taken_for_a_kept_one(
+    recorder: Recorder,
+) -> None:
+    async with socket_server(hang_up, answering) as server:
+        pool = make_pool(recorder)
+        named = server.url.replace("127.0.0.1", "localhost")  # two addresses, tried beside one another
+        assert (await pool.send("POST", named, content=b"{}")).status_code == 200
+        await pool.aclose()
+    assert recorder.events == ["http_attempt", "http_retry_disconnected", "http_attempt"]
+
+
 async def test_engine_that_always_hangs_up_is_unavailable_after_max_attempts(recorder: Recorder) -> None:
     async with socket_server(hang_up) as server:
         pool = make_pool(recorder, HTTPClientConfig(max_attempts=3))
@@ -319,6 +330,20 @@ async def test_body_of_any_size_arrives_whole(recorder: Recorder, size: int) -> 
     assert request.body == body
     assert request.headers["content-length"] == str(size)
     assert "transfer-encoding" not in request.headers
+
+
+async def test_headers_of_the_caller_replace_the_pools_whatever_their_case(recorder: Recorder) -> None:
+    async with socket_server(answering) as server:
+        pool = make_pool(recorder)
+        await pool.send("POST", server.url, content=b"{}", headers={"Accept": "text/plain", "X-Own": "1"})
+        await pool.send("POST", server.url)
+        await pool.aclose()
+    host = server.url.removeprefix("http://")
+    own = {"host": host, "accept-encoding": "identity", "user-agent": "nemo-gym-sglang"}
+    first, second = (request.headers for request in server.requests)
+    del first["content-type"]  # aiohttp's own guess
+    assert first == {**own, "accept": "text/plain", "x-own": "1", "content-length": "2"}
+    assert (second["accept"], second["content-length"]) == ("*/*", "0")
 
 
 async def test_refusal_before_the_body_is_read_arrives_at_once(recorder: Recorder) -> None:
