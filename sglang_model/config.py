@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from sglang_model.message_forms import check_template_kwargs
+from sglang_model.segment_cache import DEFAULT_SEGMENT_CACHE_BYTES
 from sglang_model.sessions import DEFAULT_MAX_AGE_SECONDS, DEFAULT_MAX_SESSIONS, DEFAULT_MAX_TOKENS
 from sglang_model.tool_formats import TOOL_FORMATS
 from vllm_model.config import VLLMModelConfig
@@ -17,7 +18,13 @@ SERVER_TOOL_FORMAT = "server"
 GENERATE_ONLY = ("context_length", "sglang_tool_format")
 """Settings that mean nothing on `transport: chat`, where the engine knows its window and parses."""
 
-LOCAL_ONLY = ("trust_remote_code", "sglang_tokenizer", "sglang_chat_template", "sglang_chat_template_path")
+LOCAL_ONLY = (
+    "trust_remote_code",
+    "sglang_tokenizer",
+    "sglang_chat_template",
+    "sglang_chat_template_path",
+    "sglang_segment_cache_bytes",
+)
 """Settings that mean nothing where nothing is rendered here."""
 
 SPLICE_ONLY = (
@@ -70,6 +77,10 @@ class SGLangModelConfig(VLLMModelConfig):
     sglang_renderer: Literal["local", "server"] = "local"
     """Who renders what is spliced, and on generate the first prompt: a tokenizer here, or the engine's `/tokenize` and
     `/detokenize`."""
+
+    sglang_segment_cache_bytes: NonNegativeInt = DEFAULT_SEGMENT_CACHE_BYTES
+    """Bytes for pieces of prompts that were encoded here and their ids, so that a group's rollouts encode their prompt
+    once; what was unused for longest goes first. 0 remembers nothing."""
 
     on_broken_prefix: Literal["resync", "error"] = "resync"
     """A history that cannot be spliced starts a new segment, as the headers say (`resync`), or is a 400 (`error`)."""
