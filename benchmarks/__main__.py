@@ -15,14 +15,15 @@ from pathlib import Path
 from benchmarks.effort import Effort
 from benchmarks.fleet import BenchmarkError
 from benchmarks.measurements import MEASUREMENTS
+from benchmarks.nemo_gym_home import VERSION, install_nemo_gym
 from benchmarks.page import write_page
+from benchmarks.paths import RESULTS
 from benchmarks.points import POINTS, Point, Tier, points_of
 from benchmarks.records import ResultsFile, read_results
 from benchmarks.report import report
 from benchmarks.run import Plan, run
-from benchmarks.servers import HOME_VARIABLE, NEMO_GYM_VERSION, ROOT, SERVERS, nemo_gym_python
-
-RESULTS = ROOT / "benchmarks/results"
+from benchmarks.servers import SERVERS
+from benchmarks.targets import NEMO_GYM
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -61,11 +62,6 @@ def plan_of(options: argparse.Namespace) -> Plan:
         raise BenchmarkError(f"nothing is called {', '.join(sorted(unknown))}; --help lists the names")
     points = [_sized(POINTS[name], options) for name in POINTS if name in only] if only else points_of(tier)
     without = SERVERS.keys() - servers if servers else set()
-    if "nemo-gym" not in without and nemo_gym_python() is None:
-        print(
-            f"nemo-gym {NEMO_GYM_VERSION} is not measured: {HOME_VARIABLE} names no environment that has it"
-        )
-        without = {*without, "nemo-gym"}
     if options.rounds:
         points = [replace(point, rounds=options.rounds) for point in points]
     return Plan(
@@ -75,6 +71,17 @@ def plan_of(options: argparse.Namespace) -> Plan:
         without=without,
         effort=Effort.QUICK if options.quick else Effort.WHOLE,
     )
+
+
+def as_far_as_installed(plan: Plan) -> Plan:
+    """The plan without nemo-gym where it cannot be had, with a note."""
+    if NEMO_GYM in plan.without:
+        return plan
+    missing = install_nemo_gym()
+    if missing is None:
+        return plan
+    print(f"nemo-gym {VERSION} is not measured: {missing}")
+    return replace(plan, without={*plan.without, NEMO_GYM})
 
 
 def _sized(point: Point, options: argparse.Namespace) -> Point:
@@ -89,7 +96,7 @@ def main(argv: Sequence[str]) -> int:
     out = options.out or RESULTS / f"{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl"
     try:
         if not options.source:
-            run(plan_of(options), ResultsFile(out))
+            run(as_far_as_installed(plan_of(options)), ResultsFile(out))
         results = read_results(options.source or [out])
     except BenchmarkError as error:
         print(f"benchmarks: {error}", file=sys.stderr)

@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from benchmarks.servers import NEMO_GYM_VERSION, ROOT, nemo_gym_python
+from benchmarks.nemo_gym_home import VERSION, nemo_gym_python
+from benchmarks.paths import ROOT
 
 _LIBRARIES = (
     *("uvicorn", "httptools", "uvloop", "starlette", "fastapi", "pydantic", "orjson", "aiohttp", "httpx"),
@@ -38,7 +39,7 @@ def describe_machine(*, tokenizer: str, run: str) -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),
         "libraries": _versions(_LIBRARIES),
-        f"nemo-gym {NEMO_GYM_VERSION}": _nemo_gym_versions(),
+        f"nemo-gym {VERSION}": _nemo_gym_versions(),
         "tokenizer": tokenizer,
     }
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from benchmarks.paths import PAGE
 from benchmarks.plot import plot
 from benchmarks.records import Results
 from benchmarks.report import PLOT, between_markers, report
-from benchmarks.servers import ROOT
 from benchmarks.summary import summarise
-
-PAGE = ROOT / "docs/performance.md"
 
 
 def write_page(results: Results) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from benchmarks.nemo_gym_home import HOME_VARIABLE, VERSION
 from benchmarks.points import POINTS
 from benchmarks.quantiles import ratio
 from benchmarks.records import Results
-from benchmarks.servers import HOME_VARIABLE, NEMO_GYM_VERSION, SERVERS
+from benchmarks.servers import SERVERS
 from benchmarks.summary import Summary, by_prompt_size, summarise
 from benchmarks.tables import Row, figure, table
 from benchmarks.targets import NEMO_GYM, TARGETS, growth
@@ -63,9 +64,7 @@ def targets_table(summary: Summary) -> str:
     ]
     text = table(("target", "measured", "bound", ""), rows, left=1)
     if summary.cells and NEMO_GYM not in summary.servers():
-        note = (
-            f"nemo-gym {NEMO_GYM_VERSION} was not measured; {HOME_VARIABLE} names an environment that has it."
-        )
+        note = f"nemo-gym {VERSION} was not measured; {HOME_VARIABLE} names an environment that has it."
         text = f"{text}\n\n{note}".strip()
     return text
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,14 +10,13 @@ from pathlib import Path
 import yaml
 
 from benchmarks.conversation import Dialect
+from benchmarks.nemo_gym_home import HOME_VARIABLE, VERSION, nemo_gym_python
+from benchmarks.paths import CONFIGS, ROOT
 from benchmarks.stub_answers import Mode
 from nemo_gym.parent_death import ending_with_this_process
 
-ROOT = Path(__file__).resolve().parents[1]
 NAME = "policy_model"
 CONTEXT_LENGTH = 1_000_000
-NEMO_GYM_VERSION = "0.4.0"
-HOME_VARIABLE = "NEMO_GYM_HOME"
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ def _floor(transport: str) -> Callable[[Setting], Start]:
 
 def _configuration(file: str, kind: str, setting: Setting, changes: Mapping[str, object]) -> dict[str, str]:
     """A shipped training configuration with `changes`, as a launcher hands it to a server; None removes a key."""
-    shipped = yaml.safe_load((ROOT / "configs" / file).read_text(encoding="utf-8"))
+    shipped = yaml.safe_load((CONFIGS / file).read_text(encoding="utf-8"))
     block = shipped[NAME]["responses_api_models"][kind]
     own = {
         "host": "127.0.0.1",
@@ -124,17 +122,10 @@ def _ours(file: str, **changes: object) -> Callable[[Setting], Start]:
     return start
 
 
-def nemo_gym_python() -> Path | None:
-    """The Python that has nemo-gym, where NEMO_GYM_HOME names such an environment."""
-    home = os.environ.get(HOME_VARIABLE)
-    python = Path(home).absolute() / "bin/python" if home else None
-    return python if python is not None and python.is_file() else None
-
-
 def _nemo_gym(setting: Setting) -> Start:
     python = nemo_gym_python()
     if python is None:
-        raise FileNotFoundError(f"{HOME_VARIABLE} names no environment with nemo-gym {NEMO_GYM_VERSION}")
+        raise FileNotFoundError(f"nemo-gym {VERSION} is not installed; {HOME_VARIABLE} names its environment")
     script = ROOT / "benchmarks/nemo_gym_server.py"
     environment = _configuration("vllm_model_for_training.yaml", "vllm_model", setting, {})
     # Not this directory, where its nemo_gym would be ours.
@@ -159,7 +150,7 @@ SERVERS = {
             _ours(GENERATE, **_GENERATE, sglang_splice_history=False),
             floor="floor-generate",
         ),
-        Server("nemo-gym", f"nemo-gym {NEMO_GYM_VERSION} vllm_model", _nemo_gym, engine="vllm"),
+        Server("nemo-gym", f"nemo-gym {VERSION} vllm_model", _nemo_gym, engine="vllm"),
         Server("floor-chat", "floor, chat", _floor("chat")),
         Server(
             "floor-generate",

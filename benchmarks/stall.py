@@ -15,11 +15,11 @@ import orjson
 
 from benchmarks.effort import Effort
 from benchmarks.fleet import BenchmarkError, Fleet, Target
+from benchmarks.paths import ROOT
 from benchmarks.points import Point
 from benchmarks.probe import INTERVAL_SECONDS
 from benchmarks.quantiles import quantile
 from benchmarks.records import Reading
-from benchmarks.servers import ROOT
 from benchmarks.visits import load_spec, run_load
 from nemo_gym.parent_death import ending_with_this_process
 

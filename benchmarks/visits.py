@@ -10,9 +10,9 @@ import orjson
 
 from benchmarks.fleet import BenchmarkError, Fleet, Target
 from benchmarks.load_types import LoadResult, LoadSpec, load_result
+from benchmarks.paths import ROOT
 from benchmarks.points import Point
 from benchmarks.records import Visit
-from benchmarks.servers import ROOT
 from nemo_gym.parent_death import ending_with_this_process
 
 VISIT_SECONDS = 600.0

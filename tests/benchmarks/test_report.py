@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.load_types import LoadResult
-from benchmarks.page import PAGE
+from benchmarks.paths import PAGE
 from benchmarks.plot import plot
 from benchmarks.points import POINTS, points_of
 from benchmarks.records import Reading, Results, ResultsFile, Visit, read_results
