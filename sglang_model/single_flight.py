@@ -46,7 +46,8 @@ class SingleFlight(Generic[V]):
         self, keys: Iterable[str], compute: Callable[[list[str]], Awaitable[Sequence[V]]]
     ) -> dict[str, V]:
         """The values of all keys; `compute` is asked once for those that nobody is computing."""
-        missing, found = list(dict.fromkeys(keys)), dict[str, V]()
+        wanted = missing = list(dict.fromkeys(keys))
+        found: dict[str, V] = {}
         while missing:
             own = self._begin([key for key in missing if key not in self._flights], compute)
             flights = list(dict.fromkeys(self._flights[key] for key in missing))
@@ -56,7 +57,7 @@ class SingleFlight(Generic[V]):
                     found.update(flight.values())
             self.shared += sum(key in found and (own is None or key not in own.keys) for key in missing)
             missing = [key for key in missing if key not in found]
-        return found
+        return {key: found[key] for key in wanted}
 
     def _begin(
         self, keys: list[str], compute: Callable[[list[str]], Awaitable[Sequence[V]]]
