@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol, TypeVar, cast, runtime_checkable
+from typing import Protocol, TypeVar, cast
 
 import jinja2
 
@@ -26,11 +22,11 @@ from sglang_model.fragment_ids import Encode
 from sglang_model.message_forms import Message, MessageForms, message_text
 from sglang_model.prompt_encoder import SMALL_TEXT, PromptEncoder
 from sglang_model.render_steps import RenderSteps, run
-from sglang_model.rendering import check_vocabulary
 from sglang_model.segment_cache import DEFAULT_SEGMENT_CACHE_BYTES, SegmentCache
 from sglang_model.segments import Cuts, find_cuts
 from sglang_model.splice import full_render_steps
 from sglang_model.splice_types import Refusal, Rendered, RenderFailed, RenderRequest, SpecialTokens
+from sglang_model.text_encoder import TextEncoder
 
 T = TypeVar("T")
 
@@ -38,15 +34,6 @@ LOG = logging.getLogger(__name__)
 
 ENCODING_THREADS = 2
 """Texts that are encoded at a time. The library has its own threads, one per core, for the pieces of each."""
-
-LIBRARY_NICENESS = 10
-"""The library's threads use every core for as long as a text takes. At the event loop's own priority it would wait its
-turn of some milliseconds each time that it has something to do."""
-
-GIL_STEP = 16_384
-GIL_PAUSE = 1e-4
-"""Ids that a thread may turn into text in one go, and the seconds for which the event loop then gets the GIL. Without
-the pause it would wait for the interpreter to take the GIL away, for 5 ms a time."""
 
 SMALL_IDS = 2_048
 SMALL_RENDERING = 65_536
@@ -96,28 +83,6 @@ class Tokenizer(Protocol):
     ) -> str: ...
 
 
-class _Encoding(Protocol):
-    """One text's result of the tokenizers library; each look at `ids` makes a new list."""
-
-    @property
-    def ids(self) -> list[int]: ...
-
-
-class _Backend(Protocol):
-    """What is used of a `tokenizers.Tokenizer` (0.22)."""
-
-    def no_truncation(self) -> None: ...
-
-    def no_padding(self) -> None: ...
-
-    def encode_batch_fast(self, texts: list[str], *, add_special_tokens: bool) -> Sequence[_Encoding]: ...
-
-
-@runtime_checkable
-class _HasToList(Protocol):
-    def tolist(self) -> object: ...
-
-
 class LocalRenderer:
     """A tokenizer with one chat template. Immutable once made; safe to use from any number of requests."""
 
@@ -134,13 +99,6 @@ class LocalRenderer:
     ) -> None:
         self._tokenizer = tokenizer
         self._chat_template = chat_template
-        self._backend: _Backend | None = getattr(tokenizer, "backend_tokenizer", None)
-        if self._backend is not None:
-            # A tokenizer.json may have been saved with the lengths of somebody's training run.
-            self._backend.no_truncation()
-            self._backend.no_padding()
-            _start_library_threads(self._backend)
-        self._lock = threading.Lock()
         # Template code holds the GIL. With two threads of it the event loop would often wait for both.
         self._template_thread = ThreadPoolExecutor(1, thread_name_prefix="renderer-template")
         self._threads = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="renderer")
@@ -153,9 +111,11 @@ class LocalRenderer:
         )
         self.vocabulary_size = vocabulary_size
         largest = max(len(tokenizer) - 1, *added) if added else len(tokenizer) - 1
-        self._may_exceed_vocabulary = vocabulary_size is not None and largest >= vocabulary_size
+        # Looking at every id costs a millisecond where none can be too large.
+        checked = vocabulary_size if vocabulary_size is not None and largest >= vocabulary_size else None
+        self._encoder = TextEncoder(tokenizer, vocabulary_size=checked)
         self.prompts = PromptEncoder(
-            self._encode_texts,
+            self._encoder.texts,
             self._threads,
             cuts=self._proved_cuts([token.content for token in added.values()]),
             cache=SegmentCache(segment_cache_bytes),
@@ -184,12 +144,7 @@ class LocalRenderer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text, in the calling thread; special tokens recognised, none added."""
-        if self._backend is not None:
-            (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=False)
-            return self._checked(encoding.ids)
-        # Tokenizers written in Python keep state while they encode.
-        with self._lock:
-            return self._checked(token_ids_of(self._tokenizer(text, add_special_tokens=False)))
+        return self._encoder.ids(text)
 
     async def run(self, steps: RenderSteps[T]) -> T:
         try:
@@ -231,40 +186,16 @@ class LocalRenderer:
         rendering = yield from full_render_steps(request, forms)
         return rendering if isinstance(rendering, Refusal) else self.prompts.pieces(rendering.text)
 
-    def _encode_texts(self, texts: list[str]) -> list[TokenIds]:
-        """Ids of several texts as JSON text, in the calling thread; the library encodes them on all cores."""
-        if self._backend is None:
-            return [TokenIds(self.encode(text)) for text in texts]
-        found: list[TokenIds] = []
-        done = 0
-        for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False):
-            ids = self._checked(encoding.ids)
-            if done + len(ids) > GIL_STEP:
-                time.sleep(GIL_PAUSE)
-                done = 0
-            done += len(ids)
-            found.append(TokenIds(ids) if len(ids) <= GIL_STEP else _in_steps(ids))
-        return found
-
-    def _checked(self, ids: list[int]) -> list[int]:
-        if self._may_exceed_vocabulary:
-            check_vocabulary(ids, self.vocabulary_size, "the tokenizer made")
-        return ids
-
     def _proved_cuts(self, added: Sequence[str]) -> Cuts:
         """Where prompts may be cut with this tokenizer and chat template: their self-test."""
-        backend = self._backend
-        if backend is None:
+        if not self._encoder.is_native:
             return Cuts()
 
         def render(messages: tuple[Message, ...]) -> str | None:
             result = self.render(RenderRequest(messages, None, {}, True))
             return result.text if isinstance(result, Rendered) else None
 
-        def encode(texts: list[str]) -> list[list[int]]:
-            return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
-
-        return find_cuts(added, render, encode)
+        return find_cuts(added, render, self._encoder.unchecked)
 
     def _encode_small(self, text: str) -> list[int]:
         if len(text) > SMALL_TEXT:
@@ -278,32 +209,6 @@ class LocalRenderer:
             spaces_between_special_tokens=False,
             clean_up_tokenization_spaces=False,
         )
-
-
-def _in_steps(ids: list[int]) -> TokenIds:
-    """The JSON text of very many ids, made so that the event loop gets the GIL in between."""
-    parts = []
-    for start in range(0, len(ids), GIL_STEP):
-        parts.append(TokenIds(ids[start : start + GIL_STEP]))
-        time.sleep(GIL_PAUSE)
-    return TokenIds.chained(parts)
-
-
-def _start_library_threads(backend: _Backend) -> None:
-    """Have the library start its threads, at a lower priority where they are not running yet.
-
-    They start with the first batch and take over the priority of the thread that asks for it. Only Linux has one for
-    each thread.
-    """
-
-    def start() -> None:
-        if sys.platform == "linux":
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LIBRARY_NICENESS)
-        backend.encode_batch_fast(["", ""], add_special_tokens=False)
-
-    thread = threading.Thread(target=start)
-    thread.start()
-    thread.join()
 
 
 async def _in(threads: ThreadPoolExecutor, function: Callable[[], T]) -> T:
@@ -380,24 +285,6 @@ def read_chat_template(text: str | None, path: str | None) -> str | None:
     if not content.strip():
         raise ConfigError(f"sglang_chat_template_path: {file} is empty", param="sglang_chat_template_path")
     return content
-
-
-def token_ids_of(encoded: object) -> list[int]:
-    """Ids out of whatever a tokenizer returns: a list, a batch of one, a tensor, or a mapping with `input_ids`.
-
-    transformers 5 returns a BatchEncoding where 4 returned a list; tensors and arrays have `tolist`.
-    """
-    if isinstance(encoded, Mapping):
-        encoded = encoded["input_ids"]
-    elif hasattr(encoded, "input_ids"):
-        encoded = encoded.input_ids
-    if isinstance(encoded, _HasToList):
-        encoded = encoded.tolist()
-    if isinstance(encoded, list | tuple) and encoded and isinstance(encoded[0], list | tuple):
-        encoded = encoded[0]
-    if not isinstance(encoded, list | tuple):
-        raise TypeError(f"expected token ids, got {type(encoded).__name__}")
-    return [int(token_id) for token_id in encoded]
 
 
 def _stop_token_ids(name: str, tokenizer: Tokenizer, trust_remote_code: bool) -> set[int]:

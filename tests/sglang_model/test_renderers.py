@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from nemo_gym.errors import ConfigError, UpstreamContractError, UpstreamStatusError
 from nemo_gym.http_pool import HTTPClientConfig, HTTPPool
@@ -24,16 +29,18 @@ from sglang_model.renderer import (
     LocalRenderer,
     load_renderer,
     read_chat_template,
-    token_ids_of,
 )
 from sglang_model.server_renderer import ServerRenderer
 from sglang_model.splice_types import Refusal, RefusalReason, Rendered, RenderFailed, RenderRequest
 from sglang_model.testing import Engine, Misbehaviour
+from sglang_model.testing.tokenizer import builtin_tokenizer
 from sglang_model.testing.tokenizer_folder import write_tokenizer_folder
+from sglang_model.text_encoder import GIL_STEP, LIBRARY_NICENESS, TextEncoder, token_ids_of
 from tests.support.local_tokenizer import engine_with, tokenizer_folder, transport_of
 from tests.support.model_servers import no_sleep
 from tests.support.turns import assistant, call, system, tool, user
 
+ROOT = Path(__file__).resolve().parents[2]
 CONVERSATION = (system("Be brief."), user("What is 2 + 2?"), assistant("4"), user("Grüße, 世界! 🚀"))
 TOOL = {
     "type": "function",
@@ -416,3 +423,27 @@ async def test_known_stop_tokens_are_handed_on():
     renderer = server_renderer(engine_with(), stop_tokens=[(7, "<x>")])
     assert renderer.stop_token_ids == {7}
     assert renderer.tokens.stops == ("<x>",)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")
+def test_the_librarys_threads_stand_behind_the_event_loop_and_no_other_thread_does():
+    """In a process of its own: the library's threads live as long as the process."""
+    program = (
+        "import os\n"
+        "from sglang_model.renderer import load_renderer\n"
+        f"load_renderer({str(tokenizer_folder())!r})\n"
+        "tasks = [int(name) for name in os.listdir('/proc/self/task')]\n"
+        "print(sorted({os.getpriority(os.PRIO_PROCESS, task) for task in tasks}))\n"
+    )
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)  # noqa: S603
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert run.stdout.strip() == str([own, own + LIBRARY_NICENESS])
+
+
+def test_very_many_ids_become_text_in_steps_and_stay_the_same():
+    encoder = TextEncoder(PreTrainedTokenizerFast(tokenizer_object=builtin_tokenizer().backend))
+    texts = ["the weather, 12345 and 🚀 " * (GIL_STEP // 4), "a", "b " * GIL_STEP, ""]
+    encoded = encoder.texts(texts)
+    assert len(encoded[0]) > 2 * GIL_STEP
+    assert encoded == [encoder.ids(text) for text in texts]
