@@ -1,19 +1,21 @@
 """The fast path: JSON in and out without ever decoding the id arrays in it.
 
-A request that echoes twenty turns is 99 % token ids, and an engine's answer nearly so. `loads` cuts the arrays out of the
-bytes, decodes what is left, and puts the texts back as `TokenIds` and `LogProbs`; `dumps` writes those as the text they are.
+A request that echoes twenty turns is 99 % token ids, and an engine's answer nearly so. `loads` cuts the arrays
+out of the bytes, decodes what is left, and puts the texts back as `TokenIds` and `LogProbs`; `dumps` writes
+those as the text they are.
 
 Invariants, which `tests/nemo_gym/test_json_ids.py` checks against the slow, obvious way on arbitrary input:
 
-* `loads(raw)` equals `orjson.loads(raw)`, error for error, but that an array under one of the three names is a `TokenIds` or
-  `LogProbs` of the same numbers where it stands in a place that `_holders` names; anywhere else it is a list.
-* What is cut holds nothing but digits, commas, spaces (and for log probabilities signs, dots and exponents): no quote and no
-  bracket, so the cut cannot change where any other value begins or ends. Whether `1,,2` is a list is asked when somebody
-  reads it.
-* A name is only taken where its opening quote is not escaped. Inside a JSON string every quote is, and an unescaped one
-  followed by the name, a quote and a colon is a key or no JSON.
-* What stands in for an array is a string with a random part that no caller can know; if one of them turns up in an
-  unexpected place, the whole text is decoded the slow way.
+* `loads(raw)` equals `orjson.loads(raw)`, error for error, but that an array under one of the three names is a
+  `TokenIds` or `LogProbs` of the same numbers where it stands in a place that `_holders` names; anywhere else it
+  is a list.
+* What is cut holds nothing but digits, commas, spaces (and for log probabilities signs, dots and exponents): no
+  quote and no bracket, so the cut cannot change where any other value begins or ends. Whether `1,,2` is a list is
+  asked when somebody reads it.
+* A name is only taken where its opening quote is not escaped. Inside a JSON string every quote is, and an
+  unescaped one followed by the name, a quote and a colon is a key or no JSON.
+* What stands in for an array is a string with a random part that no caller can know; if one of them turns up in
+  an unexpected place, the whole text is decoded the slow way.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ _KEYS: Final = {name: f'"{name}"'.encode() for name in _KINDS}
 _ALLOWED: Final = {TokenIds: b"0123456789, \t\n\r", LogProbs: b"0123456789, \t\n\r.-+eE"}
 _NOT_FLAT: Final = (b'"', b"[", b"{")
 _COLON_AND_BRACKET: Final = re.compile(rb"[ \t\n\r]*:[ \t\n\r]*\[")
-_ESCAPE: Final = ord("\\")
+_NEXT_FIELD: Final = re.compile(rb'[ \t\n\r]*,[ \t\n\r]*"(%b)"' % b"|".join(name.encode() for name in _KINDS))
+_ENDING: Final = b'_token_ids"'
 _STAND_IN: Final = f"{secrets.token_hex(16)}:"
 
 
@@ -47,8 +50,8 @@ def loads(
 ) -> object:
     """Decode JSON, what is left of it with `decode`. Raises orjson.JSONDecodeError.
 
-    `will_be_read` promises that every array is read by the caller before it is used, as those of an engine's answer are:
-    then they are not looked through here.
+    `will_be_read` promises that every array is read by the caller before it is used, as those of an engine's
+    answer are: then they are not looked through here.
     """
     pieces, cut = _cut(raw, _flat if will_be_read else _only_numbers)
     try:
@@ -95,19 +98,24 @@ def _cut(
 
 
 def _next_key(raw: bytes, start: int) -> tuple[str, int] | None:
-    """The first of the names from `start` on and where its closing quote ends; None if there is none.
+    """The next of the names from `start` on and where its closing quote ends; None if there is none.
 
-    Each search ends where the one before found something, so that none of them runs through an array that will be cut.
+    A triple's fields stand side by side, so the one behind an array is looked for right there. Everywhere else
+    one search for what two of the names end with is enough, and it never runs through an array that will be cut;
+    log probabilities that stand elsewhere than behind ids are decoded as any other list.
     """
-    first: str | None = None
-    at = len(raw)
-    for name, key in _KEYS.items():
-        position = raw.find(key, start, at)
-        while position > 0 and raw[position - 1] == _ESCAPE:
-            position = raw.find(key, position + 1, at)
-        if position >= 0:
-            first, at = name, position
-    return None if first is None else (first, at + len(_KEYS[first]))
+    adjacent = _NEXT_FIELD.match(raw, start)
+    if adjacent is not None:
+        return adjacent[1].decode(), adjacent.end()
+    at = raw.find(_ENDING, start)
+    while at >= 0:
+        end = at + len(_ENDING)
+        for name, key in _KEYS.items():
+            position = end - len(key)
+            if position >= start and raw.startswith(key, position) and raw[position - 1 : position] != b"\\":
+                return name, end
+        at = raw.find(_ENDING, end)
+    return None
 
 
 def _put_back(value: object, cut: list[_Numbers]) -> int:

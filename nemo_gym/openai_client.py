@@ -36,9 +36,9 @@ class NeMoGymAsyncOpenAI:
     JSON object.
 
     Invariants: `base_url` means the same with and without a trailing "/v1" or slashes; `Authorization` is
-    always the key's own; neither the key nor a body ever appears in a message. `internal` is kept because Gym
-    has it; here every call has bounded repetition. `decode` decodes an answer's JSON, its id arrays left out. NaN and infinities in a body are sent as null, as orjson
-    writes them.
+    always the key's own; neither the key nor a body ever appears in a message. `internal` is kept because
+    Gym has it; here every call has bounded repetition. `decode` decodes an answer's JSON, its id arrays
+    left out. NaN and infinities in a body are sent as null, as orjson writes them.
     """
 
     def __init__(

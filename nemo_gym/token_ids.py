@@ -19,7 +19,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from nemo_gym.by_reference import by_reference
-from nemo_gym.id_text import count_numbers, is_canonical, joined, last_numbers
+from nemo_gym.id_text import count_ids, count_numbers, joined, last_numbers
 
 LARGEST_ID = 2**32 - 1
 """No vocabulary is as large; a greater number is no id but something misread."""
@@ -71,13 +71,17 @@ class _Numbers(Sequence[N]):
 
     @property
     def text(self) -> bytes:
-        """JSON's text of the numbers, without brackets and whitespace. Raises ValueError when what was carried is none."""
+        """JSON's text of the numbers, without brackets and whitespace. Raises ValueError when what was
+        carried is none.
+        """
         return self._text if self._is_read else self.read()._text
 
     def read(self, where: str = "") -> Self:
-        """Check what is carried, unless that was done, and return itself. Raises ValueError as `checked` does."""
+        """Check what is carried, unless that was done, and return itself. Raises ValueError as `checked`
+        does.
+        """
         if not self._is_read:
-            self._text = self._checked_text(self._text, where or self._kind)
+            self._text, self._length = self._checked(self._text, where or self._kind)
             self._is_read = True
         return self
 
@@ -92,12 +96,14 @@ class _Numbers(Sequence[N]):
         return numbers
 
     @classmethod
-    def _checked_text(cls, text: bytes, where: str) -> bytes:
+    def _checked(cls, text: bytes, where: str) -> tuple[bytes, int]:
+        """The text as a compact writer has it, and how many numbers it has."""
         try:
             raw: object = orjson.loads(b"[%b]" % text)
         except orjson.JSONDecodeError as error:
             raise ValueError(f"{where}: expected a JSON array of numbers: {error.msg}") from None
-        return cls.checked(raw, where).text
+        numbers = cls.checked(raw, where)
+        return numbers.text, len(numbers)
 
     def __len__(self) -> int:
         if self._length is None:
@@ -187,12 +193,14 @@ class TokenIds(_Numbers[int]):
         return last_numbers(self.text, count)
 
     @classmethod
-    def _checked_text(cls, text: bytes, where: str) -> bytes:
-        if is_canonical(text):
-            return text
-        # As Python's json writes lists. Only that blank is taken away: without all blanks "1 2" would be the id 12.
-        closer = text.replace(b", ", b",")
-        return closer if is_canonical(closer) else super()._checked_text(text, where)
+    def _checked(cls, text: bytes, where: str) -> tuple[bytes, int]:
+        # First as it is, then as Python's json writes lists. Only that blank is taken away: without all blanks
+        # "1 2" would be the id 12.
+        for candidate in (text, text.replace(b", ", b",")):
+            count = count_ids(candidate)
+            if count is not None:
+                return candidate, count
+        return super()._checked(text, where)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _s: object, _h: GetCoreSchemaHandler) -> CoreSchema:

@@ -1,8 +1,8 @@
 """The token triple: what the engine saw, what it sampled, and how likely each sampled token was.
 
-`prompt_token_ids`, `generation_token_ids` and `generation_log_probs` travel together or not at all. Models carry
-them by reference, because a turn has tens of thousands of ids and every hop through a model would touch each of
-them again. This module knows no API shape and no engine.
+`prompt_token_ids`, `generation_token_ids` and `generation_log_probs` travel together or not at all. Models
+carry them by reference, because a turn has tens of thousands of ids and every hop through a model would
+touch each of them again. This module knows no API shape and no engine.
 """
 
 from __future__ import annotations
@@ -124,7 +124,9 @@ def token_metadata_of(value: object) -> TokenIDLogProbMixin | None:
 
 
 def _fields_of(value: object) -> Mapping[str, object]:
-    """The fields of a message among which a triple could be; a model without places for it has it in its extra fields."""
+    """The fields of a message among which a triple could be; a model without places for it has it in its
+    extra fields.
+    """
     if isinstance(value, dict):  # first, because asking for a Mapping takes longer than all the rest
         return value
     if isinstance(value, BaseModel):

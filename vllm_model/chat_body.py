@@ -1,4 +1,5 @@
-"""The outgoing chat body, step by step. Pure: each step takes a body and returns one, and changes nothing it was given.
+"""The outgoing chat body, step by step. Pure: each step takes a body and returns one, and changes nothing
+it was given.
 
 `VLLMModel._preprocess_chat_completion_create_params` puts the steps together.
 """
@@ -11,8 +12,8 @@ from typing import cast
 
 import orjson
 
+from nemo_gym.chat_types import NeMoGymChatCompletionCreateParamsNonStreaming
 from nemo_gym.errors import RequestError
-from nemo_gym.openai_utils import NeMoGymChatCompletionCreateParamsNonStreaming
 
 Body = dict[str, object]
 Message = dict[str, object]
@@ -25,7 +26,9 @@ server does not read."""
 
 
 def fields_set(params: NeMoGymChatCompletionCreateParamsNonStreaming) -> Body:
-    """What the caller sent, by reference: the values are plain JSON already, and every step here leaves them as they are."""
+    """What the caller sent, by reference: the values are plain JSON already, and every step here leaves
+    them as they are.
+    """
     return {name: getattr(params, name) for name in params.model_fields_set}
 
 
@@ -44,7 +47,9 @@ def with_system_for_developer(body: Body) -> Body:
 
 
 def without_empty_tool_calls(body: Body) -> Body:
-    """No calls are no `tool_calls`: OpenAI refuses an empty list, and templates such as Llama 3.1's read its first."""
+    """No calls are no `tool_calls`: OpenAI refuses an empty list, and templates such as Llama 3.1's read
+    its first.
+    """
     tidied = [
         {key: value for key, value in message.items() if key != "tool_calls"}
         if "tool_calls" in message and not message["tool_calls"]
@@ -72,8 +77,8 @@ def with_chat_template_kwargs(body: Body, configured: Mapping[str, object] | Non
 def with_extra_body(body: Body, configured: Mapping[str, object] | None) -> Body:
     """Fields of the configuration and of `metadata.extra_body` under the request's own.
 
-    What the request sets wins, but an explicit null sets nothing: many clients dump their unset fields as nulls, and
-    those must not switch off what the training run configured. Raises RequestError.
+    What the request sets wins, but an explicit null sets nothing: many clients dump their unset fields as
+    nulls, and those must not switch off what the training run configured. Raises RequestError.
     """
     from_request = _from_metadata(body, "extra_body")
     for name in RESERVED_EXTRA_FIELDS & from_request.keys():
@@ -95,7 +100,8 @@ def with_extra_body(body: Body, configured: Mapping[str, object] | None) -> Body
 def with_token_id_request(body: Body) -> Body:
     """vLLM's way to return the sampled ids: as the `token` texts of the logprobs.
 
-    The values are pinned, whatever came in: with more than zero alternatives, or without logprobs, there is no id.
+    The values are pinned, whatever came in: with more than zero alternatives, or without logprobs, there is
+    no id.
     """
     return {**body, "logprobs": True, "top_logprobs": 0, "return_tokens_as_token_ids": True}
 

@@ -48,7 +48,8 @@ def message_of(choice: Body) -> Message:
 
 
 def read_token_ids(message: Message, server: str) -> None:
-    """Read the ids that the engine put on the message itself, if any: until then they are text that nobody has looked at.
+    """Read the ids that the engine put on the message itself, if any: until then they are text that nobody
+    has looked at.
 
     Raises UpstreamContractError for what is no list of ids or log probabilities.
     """
@@ -64,7 +65,9 @@ def read_token_ids(message: Message, server: str) -> None:
 
 
 def validated(model: type[Model], answer: Mapping[str, object], server: str) -> Model:
-    """The answer as `model`. Raises UpstreamContractError that names the fields at fault, never their values."""
+    """The answer as `model`. Raises UpstreamContractError that names the fields at fault, never their
+    values.
+    """
     try:
         return model.model_validate(answer)
     except ValidationError as error:
@@ -77,9 +80,11 @@ def validated(model: type[Model], answer: Mapping[str, object], server: str) -> 
 
 @contextmanager
 def read_as_engine_answer(server: str) -> Iterator[None]:
-    """Around a conversion of the engine's answer: what it refuses is the engine's fault, never the caller's.
+    """Around a conversion of the engine's answer: what it refuses is the engine's fault, never the
+    caller's.
 
-    The converter also reads what callers send, so its error is a RequestError. Raises UpstreamContractError instead.
+    The converter also reads what callers send, so its error is a RequestError. Raises UpstreamContractError
+    instead.
     """
     try:
         yield
