@@ -63,18 +63,18 @@ class PromptEncoder:
         known = {piece: ids for piece in pieces if (ids := self.cache.get(piece)) is not None}
         missing = [piece for piece in dict.fromkeys(pieces) if piece not in known]
         own = 0
-        # Even waiting for one who is encoding a short text takes longer than encoding it.
-        if sum(map(len, missing)) <= SMALL_TEXT:
+
+        async def encode(texts: list[str]) -> list[TokenIds]:
+            nonlocal own
+            own += len(texts)
+            return self._remember(texts, await self._in_thread(texts))
+
+        if sum(map(len, missing)) > SMALL_TEXT:
+            known.update(await self.flights.values(missing, encode))
+        elif missing:
+            # Even waiting for one who is encoding a short text takes longer than encoding it.
             own = len(missing)
             known.update(zip(missing, self._remember(missing, self._encode(missing)), strict=True))
-        else:
-
-            async def encode(texts: list[str]) -> list[TokenIds]:
-                nonlocal own
-                own += len(texts)
-                return self._remember(texts, await self._in_thread(texts))
-
-            known.update(await self.flights.values(missing, encode))
         ids = TokenIds.chained([known[piece] for piece in pieces])
         if own and len(pieces) > 1 and self._is_to_be_compared():
             return await self._compared(ids, "".join(pieces))

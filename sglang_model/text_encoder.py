@@ -1,8 +1,7 @@
 """Texts into ids with a tokenizer that is loaded: how the library is used, and nothing of prompts.
 
 The tokenizers library releases the GIL in `encode_batch_fast`, not in `encode`, and encodes the texts of a batch on all
-cores. What then becomes of the ids holds the GIL, so it is done in steps. Nothing here forks, and the library's warning
-about forking cannot appear: subprocesses are made without `fork`.
+cores. What then becomes of the ids holds the GIL, so it is done in steps.
 """
 
 from __future__ import annotations

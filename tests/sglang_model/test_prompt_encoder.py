@@ -79,6 +79,9 @@ async def test_known_pieces_are_not_encoded_again(encode, threads):
     assert await ids_of(prompts, MESSAGE * 2 + "end") == list((MESSAGE * 2 + "end").encode())
     assert encode.asked[:2] == [[MESSAGE], [MESSAGE + "end"]]
     assert (prompts.cache.hits, prompts.cache.misses) == (1, 2)
+    encode.asked.clear()
+    assert await ids_of(prompts, MESSAGE * 2 + "end") == list((MESSAGE * 2 + "end").encode())
+    assert encode.asked == []
 
 
 async def test_a_piece_that_stands_in_a_prompt_twice_is_encoded_once(encode, threads):
