@@ -29,7 +29,7 @@ _TO_NIBBLE: Final = bytes(c if c in _DIGITS else ord("a") if c == _COMMA else or
 _FROM_NIBBLE: Final = bytes(_COMMA if c == ord("a") else c for c in range(256))
 _PADDING: Final = b"f"
 _ZERO: Final = ord("0")
-_SHORT: Final = 4096
+_SHORT: Final = 16_384
 """Characters up to which one plain loop is faster than setting an array up."""
 
 

@@ -9,9 +9,9 @@ Invariants, which `tests/nemo_gym/test_json_ids.py` checks against the slow, obv
 * `loads(raw)` equals `orjson.loads(raw)`, error for error, but that an array under one of the three names is a
   `TokenIds` or `LogProbs` of the same numbers where it stands in a place that `_holders` names; anywhere else it
   is a list.
-* What is cut holds nothing but digits, commas, spaces (and for log probabilities signs, dots and exponents): no
-  quote and no bracket, so the cut cannot change where any other value begins or ends. Whether `1,,2` is a list is
-  asked when somebody reads it.
+* What is cut has no quote, bracket or letter (but the `e` of a log probability's exponent), and for ids no sign or
+  dot: the cut cannot change where any other value begins or ends, and an array of anything else than ids is not
+  cut. Whether `1,,2` is a list is asked when somebody reads it.
 * A name is only taken where its opening quote is not escaped. Inside a JSON string every quote is, and an
   unescaped one followed by the name, a quote and a colon is a key or no JSON.
 * What stands in for an array is a string with a random part that no caller can know; if one of them turns up in
@@ -25,6 +25,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from typing import Final
 
+import numpy as np
 import orjson
 
 from nemo_gym.token_ids import LogProbs, TokenIds
@@ -38,6 +39,9 @@ _KINDS: Final[dict[str, type[_Numbers]]] = {
 }
 _KEYS: Final = {name: f'"{name}"'.encode() for name in _KINDS}
 _ALLOWED: Final = {TokenIds: b"0123456789, \t\n\r", LogProbs: b"0123456789, \t\n\r.-+eE"}
+_LONG: Final = 16_384
+_NINE: Final = ord("9")
+_SIGNS: Final = (b'"', b"-", b".", b"+")
 _NOT_FLAT: Final = (b'"', b"[", b"{")
 _COLON_AND_BRACKET: Final = re.compile(rb"[ \t\n\r]*:[ \t\n\r]*\[")
 _NEXT_FIELD: Final = re.compile(rb'[ \t\n\r]*,[ \t\n\r]*"(%b)"' % b"|".join(name.encode() for name in _KINDS))
@@ -67,6 +71,10 @@ def dumps(value: object) -> bytes:
 
 
 def _only_numbers(text: bytes, kind: type[_Numbers]) -> bool:
+    if kind is TokenIds and len(text) > _LONG:
+        # No letter, bracket, quote or sign, which all other values have: seen in a third of the time.
+        highest = int(np.frombuffer(text, np.uint8).max())
+        return highest <= _NINE and not any(byte in text for byte in _SIGNS)
     return not text.translate(None, _ALLOWED[kind])
 
 

@@ -11,10 +11,10 @@ import asyncio
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import ClassVar, cast
 
 from fastapi import Request
-from pydantic import PrivateAttr
 
 from nemo_gym.errors import ConfigError, UpstreamError
 from nemo_gym.openai_client import NeMoGymAsyncOpenAI
@@ -52,27 +52,33 @@ class SGLangModel(VLLMModel):
 
     config: SGLangModelConfig
 
-    _renderers: Renderers = PrivateAttr()
-    _history: History = PrivateAttr()
-    _generate: GenerateTransport = PrivateAttr()
-
     def _post_init(self) -> None:
         super()._post_init()
-        self._renderers = Renderers(self.config)
+        _ = self._renderers, self._history, self._generate
+        if self.config.ignored_settings:
+            logging.getLogger(self.config.name).warning(
+                "nothing reads %s with this transport and history", ", ".join(self.config.ignored_settings)
+            )
+
+    @cached_property
+    def _renderers(self) -> Renderers:
+        return Renderers(self.config)
+
+    @cached_property
+    def _history(self) -> History:
         store = InMemorySessionStore(
             max_tokens=self.config.session_max_tokens,
             max_sessions=self.config.session_max_sessions,
             max_age_seconds=self.config.session_max_age_seconds,
             on_evict=lambda reason, _turns, _tokens: self.metrics.count(f"session_evicted_{reason.value}"),
         )
-        self._history = History(
+        return History(
             store, pins=self._renderers.pins, forms=self._renderers.forms, splices=self.config.splices_history
         )
-        self._generate = GenerateTransport(self.config, self._renderers)
-        if self.config.ignored_settings:
-            logging.getLogger(self.config.name).warning(
-                "nothing reads %s with this transport and history", ", ".join(self.config.ignored_settings)
-            )
+
+    @cached_property
+    def _generate(self) -> GenerateTransport:
+        return GenerateTransport(self.config, self._renderers)
 
     def _decode_answer(self, raw: bytes) -> object:
         only_ids = self.config.transport == "chat" and self.config.return_token_id_information

@@ -31,7 +31,8 @@ class _Known:
 class DigestMemo:
     """The conversation that each session sent last; sessions that were silent for longest are forgotten first.
 
-    Invariant: `digests(id, messages) == digest_conversation(messages)`, whatever came before. May be called from any thread.
+    Invariant: `digests(id, messages) == digest_conversation(messages)`, whatever came before. May be called from any
+    thread.
     """
 
     def __init__(self, *, max_messages: int = MAX_MESSAGES) -> None:
