@@ -178,6 +178,26 @@ def test_ids_that_are_no_list_are_never_written(inside: bytes) -> None:
     assert isinstance(refused.value.__cause__, ValueError)
 
 
+@pytest.mark.parametrize("odd", ["1.5", "-1", "true", "null", '"7"', "[7]", "{}", "1e3", "+1", "x"])
+@pytest.mark.parametrize("at", [0, 5_000, 9_999])
+def test_an_odd_element_of_a_long_array_is_seen_as_it_is_the_slow_way(odd: str, at: int) -> None:
+    numbers = [str(number) for number in range(10_000)]
+    long = ",".join([*numbers[:at], odd, *numbers[at + 1 :]])
+    raw = f'{{"input":[{{"prompt_token_ids":[{long}]}}]}}'.encode()
+    assert outcome(json_ids.loads, raw) == outcome(slow_loads, raw)
+
+
+@pytest.mark.parametrize("separator", [",", ", ", " ,\n"])
+def test_a_long_array_is_carried_and_written_compactly(separator: str) -> None:
+    raw = f'{{"input":[{{"prompt_token_ids":[{separator.join(map(str, range(10_000)))}]}}]}}'.encode()
+    loaded = json_ids.loads(raw)
+    assert isinstance(loaded, dict)
+    ids = loaded["input"][0]["prompt_token_ids"]
+    assert isinstance(ids, TokenIds)
+    assert len(ids) == 10_000
+    assert json_ids.dumps(loaded) == orjson.dumps(orjson.loads(raw))
+
+
 @pytest.mark.parametrize(
     "place", ['{"metadata":{"m":{"prompt_token_ids":[1,2]}}}', '{"a":[[{"prompt_token_ids":[1]}]]}']
 )
