@@ -41,8 +41,8 @@ def fragment_token_ids(
         soft = bool(fragment.text) and not tokens.open(fragment.text)
         flags = frozenset({SpliceFlag.SOFT_BOUNDARY}) if soft else frozenset()
     else:
-        behind = _behind(fragment.left, fragment.text, encode)
         alone = list(encode(fragment.left))
+        behind = _behind(alone, fragment.left, fragment.text, encode)
         if behind is None or alone[-1:] != [left_id]:
             return Refusal(
                 RefusalReason.LEFT_TOKEN_NOT_ATOMIC,
@@ -54,9 +54,9 @@ def fragment_token_ids(
     return FragmentIds(tuple(ids), flags)
 
 
-def _behind(left: str, text: str, encode: Encode) -> list[int] | None:
-    """The ids of `text` behind `left`, or None where the two do not stay apart."""
-    alone, joint = list(encode(left)), list(encode(left + text))
+def _behind(alone: list[int], left: str, text: str, encode: Encode) -> list[int] | None:
+    """The ids of `text` behind `left`, whose own are `alone`, or None where the two do not stay apart."""
+    joint = list(encode(left + text))
     return joint[len(alone) :] if alone and joint[: len(alone)] == alone else None
 
 
@@ -66,7 +66,7 @@ def _behind_text(text: str, encode: Encode, tokens: SpecialTokens) -> list[int]:
     """
     if not tokens.open(text):
         for neighbour in _NEIGHBOURS:
-            ids = _behind(neighbour, text, encode)
+            ids = _behind(list(encode(neighbour)), neighbour, text, encode)
             if ids is not None:
                 return ids
     return list(encode(text))

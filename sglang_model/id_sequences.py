@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from nemo_gym.id_text import PackedIds, pack, unpack
+from nemo_gym.id_text import PackedIds, count_numbers, pack, unpack
 from nemo_gym.token_ids import TokenIds
 
 NOTHING_KNOWN: Final[Mapping[int, bytes]] = MappingProxyType({})
@@ -28,20 +28,17 @@ def common_prefix(left: bytes, right: bytes) -> int:
 
     A comma that follows the last shared id is not counted.
     """
-    end = min(len(left), len(right))
-    low = _equal_bytes(left, right, end)
+    low = _equal_bytes(left, right)
     if _id_ends(left, low) and _id_ends(right, low):
         return low
     return max(left.rfind(b",", 0, low), 0)
 
 
-def _equal_bytes(left: bytes, right: bytes, end: int) -> int:
-    """How many bytes are equal at the beginning, at most `end`. By halves, because memcmp is far faster
-    than a loop.
-    """
-    low, high = 0, end
-    if left[:end] == right[:end]:
-        return end
+def _equal_bytes(left: bytes, right: bytes) -> int:
+    """How many bytes are equal at the beginning. By halves, because memcmp is far faster than a loop."""
+    low, high = 0, min(len(left), len(right))
+    if left.startswith(right) or right.startswith(left):
+        return high
     while high - low > 1:
         middle = (low + high) // 2
         if left[low:middle] == right[low:middle]:
@@ -74,9 +71,9 @@ class SharedSequences:
         self, ids: TokenIds, bases: Iterable[int] = (), texts: Mapping[int, bytes] = NOTHING_KNOWN
     ) -> int:
         """Store `ids` behind the longest beginning that one of `bases` has in common with them."""
-        base, shared, characters = self.best_base(ids, bases, texts)
-        self.stored += len(ids) - shared
+        base, characters = self.best_base(ids, bases, texts)
         own = ids.text[characters:].removeprefix(b",")
+        self.stored += count_numbers(own)
         return self._append(base, characters, len(ids), pack(own))
 
     def add_held(self, packed: PackedIds, length: int) -> int:
@@ -85,8 +82,8 @@ class SharedSequences:
 
     def best_base(
         self, ids: TokenIds, bases: Iterable[int], texts: Mapping[int, bytes] = NOTHING_KNOWN
-    ) -> tuple[int | None, int, int]:
-        """Which of `bases` shares most with the beginning of `ids`, and how many ids and characters that is.
+    ) -> tuple[int | None, int]:
+        """Which of `bases` shares most with the beginning of `ids`, and how many characters that is.
 
         `texts` has those sequences whose text the caller got from here before, so that it is not made again.
         """
@@ -99,7 +96,7 @@ class SharedSequences:
         # Straight to the one that owns the last shared id: a thousand retries are no chain of a thousand.
         while best is not None and characters <= self._shared_characters(best):
             best = self._base(best)
-        return best, ids.text.count(b",", 0, characters) + 1 if characters else 0, characters
+        return best, characters
 
     def sequence(self, index: int) -> TokenIds:
         """All ids of sequence `index`."""

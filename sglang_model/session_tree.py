@@ -279,9 +279,9 @@ class SessionTree:
                 {continued: parent.token_ids.text} if parent.token_ids else {},
             )
         bases = [] if self._latest == _NO_TURN else [self._row(self._latest).sequence]
-        _, shared, _ = self._sequences.best_base(packed.ids, bases)
+        _, shared = self._sequences.best_base(packed.ids, bases)
         # A prompt that is mostly new starts something new, as other sessions of its group may do too.
-        if shared < len(packed.prompt) / 2:
+        if shared < len(packed.prompt.text) / 2:
             prompt = pool.hold(packed.prompt)
             self._pooled.append(prompt)
             return self._sequences.add(
