@@ -194,12 +194,14 @@ class TokenIds(_Numbers[int]):
 
     @classmethod
     def _checked(cls, text: bytes, where: str) -> tuple[bytes, int]:
-        # First as it is, then as Python's json writes lists. Only that blank is taken away: without all blanks
-        # "1 2" would be the id 12.
-        for candidate in (text, text.replace(b", ", b",")):
-            count = count_ids(candidate)
-            if count is not None:
-                return candidate, count
+        count = count_ids(text)
+        if count is not None:
+            return text, count
+        # As Python's json writes lists. Only that blank is taken away: without all blanks "1 2" would be the id 12.
+        closer = text.replace(b", ", b",")
+        count = count_ids(closer)
+        if count is not None:
+            return closer, count
         return super()._checked(text, where)
 
     @classmethod
