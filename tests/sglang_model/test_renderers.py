@@ -165,6 +165,20 @@ async def test_nothing_that_takes_long_is_done_on_the_event_loop():
     renderer.close()
 
 
+async def test_the_messages_of_a_long_conversation_are_not_even_looked_at_on_the_event_loop():
+    looked: set[str] = set()
+
+    class Watched(dict[str, object]):
+        def items(self) -> Any:
+            looked.add(threading.current_thread().name)
+            return super().items()
+
+    renderer = LocalRenderer(FakeTokenizer())
+    await renderer.render_ids(request_of(*[Watched(user("a"))] * (SMALL_MESSAGES + 1)), MessageForms())
+    assert looked == {"renderer-template_0"}
+    renderer.close()
+
+
 async def test_short_work_is_done_at_once_because_a_thread_costs_more():
     tokenizer = FakeTokenizer()
     renderer = LocalRenderer(tokenizer)

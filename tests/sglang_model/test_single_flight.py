@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Sequence
 
 import pytest
@@ -152,6 +153,8 @@ async def test_a_failure_that_nobody_waited_for_is_not_reported(flights, work, c
     await turn()
     task.cancel()
     await turn()
+    del task
+    gc.collect()
     assert caplog.text == ""
 
 
