@@ -248,8 +248,7 @@ def _build_request(
 ) -> httpx.Request:
     """Return the request, its body by reference. Given a stream, httpx leaves the framing headers to the caller,
     which takes a third of the time that it needs to find out what is missing."""
-    sent = {"host": url.netloc.decode("ascii"), **_HEADERS}
-    sent.update((key.lower(), value) for key, value in headers.items())
+    sent = _headers(url.netloc, tuple(headers.items())).copy()
     if content is not None:
         sent["content-length"] = str(len(content))
     return httpx.Request(
@@ -259,6 +258,14 @@ def _build_request(
         stream=httpx.ByteStream(content or b""),
         extensions={"timeout": timeout.as_dict()},
     )
+
+
+@lru_cache(maxsize=256)
+def _headers(netloc: bytes, given: tuple[tuple[str, str], ...]) -> httpx.Headers:
+    """The headers that all calls of a client have; the same few again and again."""
+    sent = {"host": netloc.decode("ascii"), **_HEADERS}
+    sent.update((key.lower(), value) for key, value in given)
+    return httpx.Headers(sent)
 
 
 def _reason(outcome: httpx.Response | TransportFailure) -> str:

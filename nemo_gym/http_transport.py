@@ -133,8 +133,11 @@ class _Body(httpx.AsyncByteStream):
         content = self._answer.content
         try:
             while not content.at_eof():
-                async with asyncio.timeout(self._limit):
+                if self._limit is None:  # the usual case, and a large answer comes in dozens of pieces
                     part = await content.readany()
+                else:
+                    async with asyncio.timeout(self._limit):
+                        part = await content.readany()
                 yield part
         except TimeoutError as error:
             raise httpx.ReadTimeout(str(error)) from error

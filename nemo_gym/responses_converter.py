@@ -49,7 +49,7 @@ from nemo_gym.responses_items import (
 from nemo_gym.responses_parts import NeMoGymContent
 from nemo_gym.responses_types import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.tagged_union import described, field_of
-from nemo_gym.token_metadata import token_metadata_of
+from nemo_gym.token_metadata import TOKEN_FIELDS, TokenIDLogProbMixin, token_metadata_of
 
 __all__ = [
     "ResponsesConverter",
@@ -86,7 +86,7 @@ class ResponsesConverter(BaseModel):
         Raises UnsupportedContentError or RequestError, naming the field, for what a chat request cannot say.
         """
         params = responses_create_params
-        fields = params.model_dump(exclude_unset=True, exclude={"input"})
+        fields = {name: getattr(params, name) for name in params.model_fields_set if name != "input"}
         refuse_stored_state(fields)
         refuse_several_answers(fields)
         refuse_without_effect(fields)
@@ -146,9 +146,7 @@ class ResponsesConverter(BaseModel):
             return items
         last = items[-1]
         fields = {name: getattr(last, name) for name in last.model_fields_set}
-        variant = training_variant_of(type(last)).model_validate(
-            fields | tokens.model_dump(exclude_none=True)
-        )
+        variant = training_variant_of(type(last)).model_validate(fields | _fields_of(tokens))
         return [*items[:-1], cast("NeMoGymResponseOutputItem", variant)]
 
     def chat_completion_to_response(
@@ -211,6 +209,11 @@ class ResponsesConverter(BaseModel):
         return NeMoGymResponseCreateParamsNonStreaming.model_validate(
             {"input": self.chat_messages_to_responses_items(params.messages), **responses_fields(fields)}
         )
+
+
+def _fields_of(tokens: TokenIDLogProbMixin) -> dict[str, object]:
+    fields = {name: getattr(tokens, name) for name in TOKEN_FIELDS}
+    return fields if tokens.routed_experts is None else {**fields, "routed_experts": tokens.routed_experts}
 
 
 def _reasoning_item(texts: list[str]) -> NeMoGymResponseReasoningItem:
