@@ -43,6 +43,10 @@ NOT_DIGESTED = digest_conversation(())
 CLOSE_LENGTH = 8
 """Ids of a fragment among which the close of the turn is looked for; the longest known closes have three."""
 
+NOTED_PROMPT = 2_048
+"""Ids of a first prompt up to which its text is compared with its rendering at every second turn: decoding takes 2 ms
+for 8,000."""
+
 SPLICING_OFF = "splicing_off"
 """The reason on every response while `sglang_splice_history` is off."""
 
@@ -189,9 +193,11 @@ class History:
     ) -> Fragment | Refusal:
         """With the whole rendering at hand, it can be said how it differs from the ids that are kept.
 
-        Not with the engine's rendering: the prompt's text would be one more call with all its ids.
+        Not with the engine's rendering: the prompt's text would be one more call with all its ids. Nor at the second
+        turn behind a long prompt, where the text would cost more than all the rest: too little is in front of it.
         """
-        if renderer.renders_without_generation_prompt:
+        cheap = match.prompt_length <= NOTED_PROMPT or short_previous(request.previous) is not None
+        if renderer.renders_without_generation_prompt and cheap:
             prompt_text = await renderer.decode(match.token_ids[: match.prompt_length])
             request = replace(request, prompt_text=prompt_text)
         return await self._splice(request, renderer)
