@@ -32,21 +32,23 @@ from nemo_gym.token_ids import LogProbs, TokenIds
 
 _Numbers = TokenIds | LogProbs
 
-_KINDS: Final[dict[str, type[_Numbers]]] = {
-    "prompt_token_ids": TokenIds,
-    "generation_token_ids": TokenIds,
-    "generation_log_probs": LogProbs,
+_KINDS: Final[dict[bytes, type[_Numbers]]] = {
+    b"prompt_token_ids": TokenIds,
+    b"generation_token_ids": TokenIds,
+    b"generation_log_probs": LogProbs,
 }
-_KEYS: Final = {name: f'"{name}"'.encode() for name in _KINDS}
+_NAMES: Final = tuple(name.decode() for name in _KINDS)
 _ALLOWED: Final = {TokenIds: b"0123456789, \t\n\r", LogProbs: b"0123456789, \t\n\r.-+eE"}
 _LONG: Final = 16_384
 _NINE: Final = ord("9")
 _SIGNS: Final = (b'"', b"-", b".", b"+")
 _NOT_FLAT: Final = (b'"', b"[", b"{")
-_COLON_AND_BRACKET: Final = re.compile(rb"[ \t\n\r]*:[ \t\n\r]*\[")
-_NEXT_FIELD: Final = re.compile(rb'[ \t\n\r]*,[ \t\n\r]*"(%b)"' % b"|".join(name.encode() for name in _KINDS))
+_FIELD: Final = re.compile(rb'"(%b)"[ \t\n\r]*:[ \t\n\r]*\[' % b"|".join(_KINDS))
+_ADJACENT_FIELD: Final = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*" + _FIELD.pattern)
 _ENDING: Final = b'_token_ids"'
-_STAND_IN: Final = f"{secrets.token_hex(16)}:"
+_ID_FIELD_LENGTHS: Final = tuple(len(name) + 2 for name, kind in _KINDS.items() if kind is TokenIds)
+_STAND_IN: Final = f"{secrets.token_hex(16)}:".encode()
+_STAND_IN_TEXT: Final = _STAND_IN.decode()
 
 
 def loads(
@@ -89,39 +91,38 @@ def _cut(
     pieces: list[bytes] = []
     cut: list[_Numbers] = []
     done = position = 0
-    while (found := _next_key(raw, position)) is not None:
-        name, position = found
-        opening = _COLON_AND_BRACKET.match(raw, position)
-        end = -1 if opening is None else raw.find(b"]", opening.end())
-        if opening is None or end < 0:
+    while (field := _next_array(raw, position)) is not None:
+        start = position = field.end()
+        end = raw.find(b"]", start)
+        if end < 0:
+            break
+        text, kind = raw[start:end], _KINDS[field[1]]
+        if not may_be_cut(text, kind):
             continue
-        text = raw[opening.end() : end]
-        if not may_be_cut(text, _KINDS[name]):
-            continue
-        pieces += (raw[done : opening.end() - 1], f'"{_STAND_IN}{len(cut)}"'.encode())
-        cut.append(_KINDS[name].unread(text))
+        pieces += (raw[done : start - 1], b'"%b%d"' % (_STAND_IN, len(cut)))
+        cut.append(kind.unread(text))
         done = position = end + 1
     pieces.append(raw[done:])
     return pieces, cut
 
 
-def _next_key(raw: bytes, start: int) -> tuple[str, int] | None:
-    """The next of the names from `start` on and where its closing quote ends; None if there is none.
+def _next_array(raw: bytes, start: int) -> re.Match[bytes] | None:
+    """The next of the names from `start` on, with the colon and the bracket behind it; None if there is none.
 
     A triple's fields stand side by side, so the one behind an array is looked for right there. Everywhere else
     one search for what two of the names end with is enough, and it never runs through an array that will be cut;
     log probabilities that stand elsewhere than behind ids are decoded as any other list.
     """
-    adjacent = _NEXT_FIELD.match(raw, start)
+    adjacent = _ADJACENT_FIELD.match(raw, start)
     if adjacent is not None:
-        return adjacent[1].decode(), adjacent.end()
+        return adjacent
     at = raw.find(_ENDING, start)
     while at >= 0:
         end = at + len(_ENDING)
-        for name, key in _KEYS.items():
-            position = end - len(key)
-            if position >= start and raw.startswith(key, position) and raw[position - 1 : position] != b"\\":
-                return name, end
+        for length in _ID_FIELD_LENGTHS:
+            field = _FIELD.match(raw, end - length) if end - length >= start else None
+            if field is not None and raw[end - length - 1 : end - length] != b"\\":
+                return field
         at = raw.find(_ENDING, end)
     return None
 
@@ -130,10 +131,10 @@ def _put_back(value: object, cut: list[_Numbers]) -> int:
     """Put the arrays where their stand-ins are, and return how many were found."""
     found = 0
     for holder in _holders(value):
-        for name in _KINDS:
+        for name in _NAMES:
             stand_in = holder.get(name)
-            if isinstance(stand_in, str) and stand_in.startswith(_STAND_IN):
-                holder[name] = cut[int(stand_in.removeprefix(_STAND_IN))]
+            if isinstance(stand_in, str) and stand_in.startswith(_STAND_IN_TEXT):
+                holder[name] = cut[int(stand_in.removeprefix(_STAND_IN_TEXT))]
                 found += 1
     return found
 

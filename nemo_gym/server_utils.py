@@ -45,6 +45,7 @@ from nemo_gym.webserver import (
     configure_logging,
     exit_for_config_error,
     leave_startup_objects_alone,
+    let_the_loop_have_its_turn,
     raise_open_files_limit,
     serve,
     serve_with_workers,
@@ -148,6 +149,7 @@ class SimpleServer(BaseServer):
                 try:
                     await self.on_startup()
                     leave_startup_objects_alone()
+                    let_the_loop_have_its_turn()
                     yield state
                 finally:
                     await self.on_shutdown()

@@ -55,9 +55,23 @@ class SGLangModel(VLLMModel):
     def _post_init(self) -> None:
         super()._post_init()
         _ = self._renderers, self._history, self._generate
+        self._watch_what_is_kept()
         if self.config.ignored_settings:
             logging.getLogger(self.config.name).warning(
                 "nothing reads %s with this transport and history", ", ".join(self.config.ignored_settings)
+            )
+
+    def _watch_what_is_kept(self) -> None:
+        self.metrics.watch("session_tokens", "Token ids remembered", lambda: self._store.size().tokens)
+        self.metrics.watch("sessions", "Sessions remembered", lambda: self._store.size().sessions)
+        if self._renderers.local is not None:
+            prompts = self._renderers.local.prompts
+            cache = prompts.cache
+            self.metrics.watch("segment_cache_bytes", "Texts whose ids are kept", lambda: cache.bytes)
+            self.metrics.watch("segment_cache_hits", "Pieces of prompts that were known", lambda: cache.hits)
+            self.metrics.watch("segment_cache_misses", "Pieces that were encoded", lambda: cache.misses)
+            self.metrics.watch(
+                "segments_shared", "Pieces that another request was encoding", lambda: prompts.flights.shared
             )
 
     @cached_property
@@ -65,15 +79,21 @@ class SGLangModel(VLLMModel):
         return Renderers(self.config)
 
     @cached_property
-    def _history(self) -> History:
-        store = InMemorySessionStore(
+    def _store(self) -> InMemorySessionStore:
+        return InMemorySessionStore(
             max_tokens=self.config.session_max_tokens,
             max_sessions=self.config.session_max_sessions,
             max_age_seconds=self.config.session_max_age_seconds,
             on_evict=lambda reason, _turns, _tokens: self.metrics.count(f"session_evicted_{reason.value}"),
         )
+
+    @cached_property
+    def _history(self) -> History:
         return History(
-            store, pins=self._renderers.pins, forms=self._renderers.forms, splices=self.config.splices_history
+            self._store,
+            pins=self._renderers.pins,
+            forms=self._renderers.forms,
+            splices=self.config.splices_history,
         )
 
     @cached_property

@@ -24,7 +24,8 @@ SMALL_TEXT: Final = 4_096
 """Characters up to which a text is encoded on the event loop: that takes a millisecond, a thread and back 0.2 ms."""
 
 COMPARED_FIRST: Final = 8
-"""So many cut prompts are encoded whole as well, whatever they are."""
+COMPARED_CHARACTERS: Final = 100_000
+"""So many cut prompts are encoded whole as well, whatever they are, or fewer if those are so long together."""
 
 
 class PromptEncoder:
@@ -50,6 +51,7 @@ class PromptEncoder:
         self._encode = encode
         self._threads = threads
         self._cut_prompts = 0
+        self._compared_characters = 0
 
     def pieces(self, text: str) -> list[str]:
         """The pieces in which a text will be encoded. Hashes them too, so that a thread can do both."""
@@ -76,7 +78,7 @@ class PromptEncoder:
             own = len(missing)
             known.update(zip(missing, self._remember(missing, self._encode(missing)), strict=True))
         ids = TokenIds.chained([known[piece] for piece in pieces])
-        if own and len(pieces) > 1 and self._is_to_be_compared():
+        if own and len(pieces) > 1 and self._is_to_be_compared(sum(map(len, pieces))):
             return await self._compared(ids, "".join(pieces))
         return ids
 
@@ -85,10 +87,12 @@ class PromptEncoder:
             self.cache.put(text, ids)
         return encoded
 
-    def _is_to_be_compared(self) -> bool:
+    def _is_to_be_compared(self, characters: int) -> bool:
         self._cut_prompts += 1
         count = self._cut_prompts
-        return count <= COMPARED_FIRST or count & (count - 1) == 0
+        first = count <= COMPARED_FIRST and self._compared_characters < COMPARED_CHARACTERS
+        self._compared_characters += characters if first else 0
+        return first or count & (count - 1) == 0
 
     async def _compared(self, ids: TokenIds, text: str) -> TokenIds:
         self.compared += 1

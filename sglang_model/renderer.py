@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
@@ -35,6 +36,8 @@ LOG = logging.getLogger(__name__)
 ENCODING_THREADS = 2
 """Texts that are encoded at a time. The library has its own threads, one per core, for the pieces of each."""
 
+TINY_TEXT = 32
+TINY_TEXTS = 256
 SMALL_IDS = 2_048
 SMALL_RENDERING = 65_536
 SMALL_MESSAGES = SMALL_TOOLS = 16
@@ -104,6 +107,8 @@ class LocalRenderer:
         self._threads = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="renderer")
         self.stop_token_ids = frozenset(stop_token_ids)
         added = {int(token_id): token for token_id, token in tokenizer.added_tokens_decoder.items()}
+        self._decode_in_library = _decode_in_library(tokenizer)
+        self._text_of = {token_id: self._decode([token_id]) for token_id in added}
         self._special = frozenset(token_id for token_id, token in added.items() if token.special)
         self.tokens = SpecialTokens(
             texts=tuple(token.content for token in added.values()),
@@ -114,6 +119,8 @@ class LocalRenderer:
         # Looking at every id costs a millisecond where none can be too large.
         checked = vocabulary_size if vocabulary_size is not None and largest >= vocabulary_size else None
         self._encoder = TextEncoder(tokenizer, vocabulary_size=checked)
+        # The same few again and again: what ends a turn, in front of each follow-up.
+        self._encode_tiny = lru_cache(TINY_TEXTS)(lambda text: tuple(self._encoder.ids(text)))
         self.prompts = PromptEncoder(
             self._encoder.texts,
             self._threads,
@@ -171,6 +178,8 @@ class LocalRenderer:
             return await _in(self._threads, lambda: function(self.encode))
 
     async def decode(self, ids: Sequence[int]) -> str:
+        if len(ids) == 1 and ids[0] in self._text_of:
+            return self._text_of[ids[0]]
         if len(ids) <= SMALL_IDS:
             return self._decode(ids)
         return await _in(self._threads, lambda: self._decode(ids))
@@ -197,18 +206,35 @@ class LocalRenderer:
 
         return find_cuts(added, render, self._encoder.unchecked)
 
-    def _encode_small(self, text: str) -> list[int]:
+    def _encode_small(self, text: str) -> Sequence[int]:
         if len(text) > SMALL_TEXT:
             raise _TooLong
-        return self.encode(text)
+        return self._encode_tiny(text) if len(text) <= TINY_TEXT else self.encode(text)
 
     def _decode(self, ids: Sequence[int]) -> str:
+        if self._decode_in_library is not None:
+            return self._decode_in_library(list(ids))
         return self._tokenizer.decode(
             list(ids),
             skip_special_tokens=False,
             spaces_between_special_tokens=False,
             clean_up_tokenization_spaces=False,
         )
+
+
+def _decode_in_library(tokenizer: Tokenizer) -> Callable[[list[int]], str] | None:
+    """The tokenizers library's own decoding, where the tokenizer's class leaves transformers' as it is.
+
+    With special tokens kept and no cleaning up, all that transformers (5.8.1) adds to it is a look at each id.
+    """
+    kind, backend = type(tokenizer), getattr(tokenizer, "backend_tokenizer", None)
+    own = [getattr(getattr(kind, name, None), "__module__", "") for name in ("decode", "_decode")]
+    if backend is None or own != [
+        "transformers.tokenization_utils_base",
+        "transformers.tokenization_utils_tokenizers",
+    ]:
+        return None
+    return cast("Callable[[list[int]], str]", partial(backend.decode, skip_special_tokens=False))
 
 
 async def _in(threads: ThreadPoolExecutor, function: Callable[[], T]) -> T:

@@ -93,6 +93,7 @@ class Renderers:
             config.sglang_tokenizer or config.model,
             chat_template=template,
             trust_remote_code=config.trust_remote_code,
+            segment_cache_bytes=config.sglang_segment_cache_bytes,
         )
 
     def _tested_profile(self) -> TemplateProfile | None:

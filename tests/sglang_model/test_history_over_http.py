@@ -679,3 +679,17 @@ async def test_an_old_engine_serves_generate_with_exact_prefixes(renderer):
         first = await agent.ask("weather")
         second = await agent.ask(*agent.results("sunny"))
     assert_extends(first, second)
+
+
+async def test_what_is_kept_for_later_turns_is_reported():
+    engine = scripted("good", "bye")
+    async with served_by(engine, "generate", "local") as client:
+        agent = Agent(client, engine)
+        await agent.ask("hi")
+        last = await agent.ask("thanks")
+        reported = (await client.get("/metrics")).text
+    values = dict(line.rsplit(" ", 1) for line in reported.splitlines() if not line.startswith("#"))
+    assert float(values['nemo_gym_sessions{worker="main"}']) == 1
+    assert float(values['nemo_gym_session_tokens{worker="main"}']) == len(last.prompt) + len(last.generation)
+    assert float(values['nemo_gym_segment_cache_misses{worker="main"}']) >= 1
+    assert float(values['nemo_gym_segment_cache_bytes{worker="main"}']) > 0

@@ -8,12 +8,15 @@ import os
 import subprocess
 import sys
 import threading
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from nemo_gym.errors import ConfigError, UpstreamContractError, UpstreamStatusError
@@ -190,7 +193,7 @@ async def test_short_work_is_done_at_once_because_a_thread_costs_more():
 
     assert await renderer.run(steps()) == "[x]"
     assert await renderer.render_ids(request_of(user("a")), MessageForms()) == [3]
-    assert await renderer.compute(lambda encode: encode("four")) == [4]
+    assert await renderer.compute(lambda encode: list(encode("four"))) == [4]
     assert await renderer.decode([7, 8]) == "<7><8>"
     assert set(tokenizer.threads) == {threading.current_thread().name}
     renderer.close()
@@ -461,3 +464,27 @@ def test_very_many_ids_become_text_in_steps_and_stay_the_same():
     encoded = encoder.texts(texts)
     assert len(encoded[0]) > 2 * GIL_STEP
     assert encoded == [encoder.ids(text) for text in texts]
+
+
+@settings(deadline=None)  # the first example loads the tokenizer
+@given(st.lists(st.integers(0, 900), max_size=30))
+def test_ids_decode_in_the_library_as_transformers_decodes_them(ids: list[int]):
+    renderer = shared_renderer()
+    expected = renderer._tokenizer.decode(
+        ids,
+        skip_special_tokens=False,
+        spaces_between_special_tokens=False,
+        clean_up_tokenization_spaces=False,
+    )
+    assert renderer._decode_in_library is not None
+    assert renderer._decode(ids) == expected
+    assert asyncio.run(renderer.decode(ids)) == expected
+
+
+def test_a_class_with_a_decoding_of_its_own_is_asked():
+    assert LocalRenderer(FakeTokenizer())._decode_in_library is None
+
+
+@cache
+def shared_renderer() -> LocalRenderer:
+    return load_renderer(str(tokenizer_folder()))
