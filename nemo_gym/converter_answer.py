@@ -8,8 +8,6 @@ from openai.types import CompletionUsage
 
 from nemo_gym.responses_types import (
     NeMoGymResponseCreateParamsNonStreaming,
-    NeMoGymResponseInputTokensDetails,
-    NeMoGymResponseOutputTokensDetails,
     NeMoGymResponseUsage,
     NeMoGymToolParam,
 )
@@ -83,18 +81,18 @@ def response_usage(usage: CompletionUsage | None) -> NeMoGymResponseUsage | None
         return value
 
     prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
-    input_details = NeMoGymResponseInputTokensDetails(
-        cached_tokens=count(prompt, "input_tokens_details", "cached_tokens"),
-        cache_write_tokens=count(prompt, "input_tokens_details", "cache_write_tokens"),
-    )
-    output_details = NeMoGymResponseOutputTokensDetails(
-        reasoning_tokens=count(completion, "output_tokens_details", "reasoning_tokens")
-    )
-    return NeMoGymResponseUsage(
-        input_tokens=usage.prompt_tokens,
-        input_tokens_details=input_details,
-        output_tokens=usage.completion_tokens,
-        output_tokens_details=output_details,
-        total_tokens=usage.total_tokens,
-        unreported=unreported or None,
+    input_details = {
+        "cached_tokens": count(prompt, "input_tokens_details", "cached_tokens"),
+        "cache_write_tokens": count(prompt, "input_tokens_details", "cache_write_tokens"),
+    }
+    output_details = {"reasoning_tokens": count(completion, "output_tokens_details", "reasoning_tokens")}
+    return NeMoGymResponseUsage.model_validate(
+        {
+            "input_tokens": usage.prompt_tokens,
+            "input_tokens_details": input_details,
+            "output_tokens": usage.completion_tokens,
+            "output_tokens_details": output_details,
+            "total_tokens": usage.total_tokens,
+            "unreported": unreported or None,
+        }
     )

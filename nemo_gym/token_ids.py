@@ -236,7 +236,8 @@ class LogProbs(_Numbers[float]):
             raise ValueError(f"{where}[{index}]: expected a log probability, got {type(raw[index]).__name__}")
         if int in kinds:
             raw = [_as_float(element) for element in raw]
-        if not all(map(math.isfinite, raw)):
+        # A sum is finite only of finite numbers; that of huge ones may not be, so then each is looked at.
+        if not math.isfinite(sum(raw)) and not all(map(math.isfinite, raw)):
             index = next(i for i, element in enumerate(raw) if not math.isfinite(element))
             raise ValueError(f"{where}[{index}]: expected a finite log probability, got {raw[index]}")
         return cls(raw)

@@ -56,7 +56,12 @@ def extract_generated_tokens_and_logprobs(result: Mapping[str, object]) -> tuple
             )
         raw_ids, raw_logprobs = raw_ids[:completion_tokens], raw_logprobs[:completion_tokens]
 
-    ids, logprobs = _checked(raw_ids, raw_logprobs)
+    try:
+        ids, logprobs = _checked(raw_ids, raw_logprobs)
+    except UpstreamContractError:
+        for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+            _pair(entry, index)  # says more of a null than that it is no number
+        raise
     if output_ids is not None:
         _require_same(ids, output_ids)
     return ids, logprobs
@@ -120,11 +125,9 @@ def _split_entries(entries: Sequence[object]) -> tuple[list[object], list[object
     All of them at once where all look alike, as they do; one by one, to say which one is odd, where not.
     """
     if set(map(type, entries)) == {list}:
-        lists = cast("Sequence[list[object]]", entries)
-        if min(map(len, lists)) >= 2:
-            logprobs, ids = [entry[0] for entry in lists], [entry[1] for entry in lists]
-            if None not in logprobs and None not in ids:
-                return logprobs, ids
+        columns = list(zip(*cast("Sequence[list[object]]", entries), strict=False))
+        if len(columns) >= 2:
+            return list(columns[0]), list(columns[1])
     pairs = [_pair(entry, index) for index, entry in enumerate(entries)]
     return [logprob for logprob, _ in pairs], [token_id for _, token_id in pairs]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from uuid import uuid4
+from secrets import token_hex
 
 from nemo_gym.errors import ContextOverflowError, UpstreamStatusError
 from nemo_gym.openai_client import NeMoGymAsyncOpenAI
@@ -103,7 +103,7 @@ def completion_of(turn: GeneratedTurn, parsed: ParsedGeneration, *, model: str) 
         "logprobs": None,
     }
     completion: dict[str, object] = {
-        "id": f"chatcmpl-{uuid4().hex}",
+        "id": f"chatcmpl-{token_hex(16)}",
         "object": "chat.completion",
         "created": int(time.time()),
         "model": model,

@@ -87,7 +87,7 @@ def normalise_message(message: Message, forms: MessageForms, path: str) -> dict[
     """One new message in the form a template can read. Which roles a template knows is the template's
     business.
     """
-    if not isinstance(message, Mapping):
+    if not isinstance(message, (dict, Mapping)):
         raise RequestError(f"{path} is {_kind(message)}, expected an object", param=path)
     role = message.get("role")
     if not isinstance(role, str):
@@ -145,10 +145,10 @@ def parsed_arguments(call: Message) -> dict[str, object] | str:
     model wrote.
     """
     function = call.get("function")
-    arguments = function.get("arguments") if isinstance(function, Mapping) else None
+    arguments = function.get("arguments") if isinstance(function, (dict, Mapping)) else None
     if arguments is None:
         return {}
-    if isinstance(arguments, Mapping):
+    if isinstance(arguments, (dict, Mapping)):
         return dict(arguments)
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     if not text.strip():
@@ -167,7 +167,7 @@ def check_template_kwargs(kwargs: object, path: str = "chat_template_kwargs") ->
     """The keyword arguments of a template; raises RequestError when they are none or would shadow the
     renderer's.
     """
-    if not isinstance(kwargs, Mapping) or not all(isinstance(key, str) for key in kwargs):
+    if not isinstance(kwargs, (dict, Mapping)) or not all(isinstance(key, str) for key in kwargs):
         raise RequestError(f"{path} is {_kind(kwargs)}, expected an object", param=path)
     for name in sorted(RESERVED_TEMPLATE_KWARGS & kwargs.keys()):
         raise RequestError(
@@ -177,8 +177,12 @@ def check_template_kwargs(kwargs: object, path: str = "chat_template_kwargs") ->
 
 
 def _calls_of(message: Message) -> list[Message]:
-    calls = message.get("tool_calls") if isinstance(message, Mapping) else None
-    return [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list | tuple) else []
+    calls = message.get("tool_calls") if isinstance(message, (dict, Mapping)) else None
+    return (
+        [call for call in calls if isinstance(call, (dict, Mapping))]
+        if isinstance(calls, list | tuple)
+        else []
+    )
 
 
 def _content(content: object, parts: TextParts, path: str) -> str | list[dict[str, str]]:
@@ -198,7 +202,7 @@ def _content(content: object, parts: TextParts, path: str) -> str | list[dict[st
 def _part_text(part: object, path: str) -> str:
     if isinstance(part, str):
         return _encodable(part, path)
-    if not isinstance(part, Mapping):
+    if not isinstance(part, (dict, Mapping)):
         raise RequestError(f"{path} is {_kind(part)}, expected a text part", param=path)
     kind = part.get("type", "text")
     if kind != "text":
@@ -234,10 +238,10 @@ def _tool_calls(calls: object, forms: MessageForms, path: str) -> list[dict[str,
 
 
 def _tool_call(call: object, forms: MessageForms, path: str) -> dict[str, object]:
-    if not isinstance(call, Mapping):
+    if not isinstance(call, (dict, Mapping)):
         raise RequestError(f"{path} is {_kind(call)}, expected an object", param=path)
     function = call.get("function")
-    if not isinstance(function, Mapping):
+    if not isinstance(function, (dict, Mapping)):
         raise RequestError(
             f"{path}.function is {_kind(function)}, expected an object", param=f"{path}.function"
         )

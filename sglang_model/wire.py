@@ -32,7 +32,7 @@ class SampledTurn:
 
 def finish_type(finish_reason: object) -> str | None:
     """The engine's word for how a generation ended: meta_info has a mapping, a chat choice the bare string."""
-    if isinstance(finish_reason, Mapping):
+    if isinstance(finish_reason, dict):
         finish_reason = finish_reason.get("type")
     return finish_reason if isinstance(finish_reason, str) else None
 
@@ -44,16 +44,16 @@ def refuse_unusable_finish(choice: Mapping[str, object], server: str) -> None:
     both are read. Raises GenerationAbortedError or UpstreamContractError.
     """
     meta = choice.get("meta_info")
-    in_meta = meta.get("finish_reason") if isinstance(meta, Mapping) else None
+    in_meta = meta.get("finish_reason") if isinstance(meta, dict) else None
     if "abort" in (finish_type(choice.get("finish_reason")), finish_type(in_meta)):
-        message = in_meta.get("message") if isinstance(in_meta, Mapping) else None
+        message = in_meta.get("message") if isinstance(in_meta, dict) else None
         detail = f" ({message})" if isinstance(message, str) and message else ""
         raise GenerationAbortedError(
             f"{server}: SGLang ended this generation with finish_reason abort{detail}, for example because of a "
             "preemption, a weight update or a shutdown. A partial turn is never passed on as a complete one; repeat "
             "the request"
         )
-    if isinstance(in_meta, Mapping) and in_meta.get("matched") == NAN_HAPPENED:
+    if isinstance(in_meta, dict) and in_meta.get("matched") == NAN_HAPPENED:
         raise UpstreamContractError(
             f"{server}: SGLang reports '{NAN_HAPPENED}' for this generation: the logits were not finite and a sampled "
             "id was overwritten. Look at the weights and at the engine's log"
@@ -84,7 +84,7 @@ def read_chat_turn(
     check_counts(len(prompt_token_ids), meta, server)
     if sent_ids is not None:
         check_echo(sent_ids, prompt_token_ids, server)
-    routed_experts = meta.get("routed_experts") if isinstance(meta, Mapping) else None
+    routed_experts = meta.get("routed_experts") if isinstance(meta, dict) else None
     return SampledTurn(prompt_token_ids, generation_token_ids, generation_log_probs, routed_experts)
 
 
@@ -100,7 +100,7 @@ def read_generate_turn(answer: Mapping[str, object], prompt_token_ids: TokenIds,
     echoed = answer.get("prompt_token_ids")
     if echoed is not None:
         check_echo(prompt_token_ids, _checked_prompt(echoed, prompt_token_ids, server), server)
-    routed_experts = meta.get("routed_experts") if isinstance(meta, Mapping) else None
+    routed_experts = meta.get("routed_experts") if isinstance(meta, dict) else None
     return SampledTurn(prompt_token_ids, generation_token_ids, generation_log_probs, routed_experts)
 
 
@@ -111,7 +111,7 @@ def check_counts(prompt_length: int, meta: object, server: str) -> None:
     `prompt_tokens` differs when the engine cut the prompt (--allow-auto-truncate): the ids are then taken before the
     last cut. Raises UpstreamContractError.
     """
-    counts = meta if isinstance(meta, Mapping) else {}
+    counts = meta if isinstance(meta, dict) else {}
     missing = [name for name in ("prompt_tokens", "completion_tokens") if type(counts.get(name)) is not int]
     if missing:
         raise UpstreamContractError(

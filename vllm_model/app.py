@@ -143,9 +143,9 @@ class VLLMModel(SimpleResponsesAPIModel):
             return await self._responses_native(request, body)
         params = self._converter.responses_to_chat_completion_create_params(body)
         completion = await self.chat_completions(request, params)
-        asked = body.model_copy(update={"model": self.config.model})
         with read_as_engine_answer(self.config.name):
-            response = self._converter.chat_completion_to_response(asked, completion)
+            response = self._converter.chat_completion_to_response(body, completion)
+        response.model = self.config.model
         return self._finished_response(response, completion)
 
     async def chat_completions(  # type: ignore[override]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from secrets import token_hex
 from typing import Literal
-from uuid import uuid4
 
 from nemo_gym.errors import UpstreamContractError
 from nemo_gym.openai_utils import NeMoGymChatCompletion
@@ -24,7 +24,7 @@ def empty_completion(
     """
     message: dict[str, object] = {"role": "assistant", "content": None}
     completion: dict[str, object] = {
-        "id": f"chatcmpl-{uuid4().hex}",
+        "id": f"chatcmpl-{token_hex(16)}",
         "object": "chat.completion",
         "created": int(time.time()),
         "model": model,
