@@ -8,8 +8,8 @@ usage and echo. The converter knows no server, no client and no engine.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from secrets import token_hex
 from typing import Final, cast
+from uuid import uuid4
 
 from pydantic import BaseModel
 
@@ -160,7 +160,7 @@ class ResponsesConverter(BaseModel):
         return NeMoGymResponse.model_validate(
             {
                 **echoed_fields(responses_create_params),
-                "id": f"resp_{token_hex(16)}",
+                "id": f"resp_{uuid4().hex}",
                 "created_at": chat_completion.created,
                 "model": responses_create_params.model or chat_completion.model,
                 "object": "response",
@@ -219,12 +219,12 @@ def _fields_of(tokens: TokenIDLogProbMixin) -> dict[str, object]:
 def _reasoning_item(texts: list[str]) -> NeMoGymResponseReasoningItem:
     """Types are given although they are defaults: a dump of what was set must still say what each item is."""
     summary = [NeMoGymSummary(text=text, type="summary_text") for text in texts]
-    return NeMoGymResponseReasoningItem(id=f"rs_{token_hex(16)}", summary=summary, type="reasoning")
+    return NeMoGymResponseReasoningItem(id=f"rs_{uuid4().hex}", summary=summary, type="reasoning")
 
 
 def _message_item(parts: list[NeMoGymContent]) -> NeMoGymResponseOutputMessage:
     return NeMoGymResponseOutputMessage(
-        id=f"msg_{token_hex(16)}", content=parts, role="assistant", status="completed", type="message"
+        id=f"msg_{uuid4().hex}", content=parts, role="assistant", status="completed", type="message"
     )
 
 
