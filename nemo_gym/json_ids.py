@@ -6,12 +6,12 @@ those as the text they are.
 
 Invariants, which `tests/nemo_gym/test_json_ids.py` checks against the slow, obvious way on arbitrary input:
 
-* `loads(raw)` equals `orjson.loads(raw)`, error for error, but that an array under one of the three names is a
-  `TokenIds` or `LogProbs` of the same numbers where it stands in a place that `_holders` names; anywhere else it
-  is a list.
-* What is cut has no quote, bracket or letter (but the `e` of a log probability's exponent), and for ids no sign or
-  dot: the cut cannot change where any other value begins or ends, and an array of anything else than ids is not
-  cut. Whether `1,,2` is a list is asked when somebody reads it.
+* `loads(raw)` equals `orjson.loads(raw)`, error for error outside of what is cut, but that an array under one of
+  the three names is a `TokenIds` or `LogProbs` of the same numbers where it stands in a place that `_holders`
+  names; anywhere else it is a list.
+* What is cut has nothing but digits, commas and blanks, and in log probabilities signs, dots and exponents: the cut
+  cannot change where any other value begins or ends, and an array of anything else is not cut. Whether `1,,2` is a
+  list is asked when somebody reads it.
 * A name is only taken where its opening quote is not escaped. Inside a JSON string every quote is, and an
   unescaped one followed by the name, a quote and a colon is a key or no JSON.
 * What stands in for an array is a string with a random part that no caller can know; if one of them turns up in
@@ -40,8 +40,10 @@ _KINDS: Final[dict[bytes, type[_Numbers]]] = {
 _NAMES: Final = tuple(name.decode() for name in _KINDS)
 _ALLOWED: Final = {TokenIds: b"0123456789, \t\n\r", LogProbs: b"0123456789, \t\n\r.-+eE"}
 _LONG: Final = 16_384
+_COMMA: Final = ord(",")
 _NINE: Final = ord("9")
-_SIGNS: Final = (b'"', b"-", b".", b"+")
+_BETWEEN: Final = (b"-", b".", b"/")
+"""What stands between the comma and the digits in ASCII."""
 _NOT_FLAT: Final = (b'"', b"[", b"{")
 _FIELD: Final = re.compile(rb'"(%b)"[ \t\n\r]*:[ \t\n\r]*\[' % b"|".join(_KINDS))
 _ADJACENT_FIELD: Final = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*" + _FIELD.pattern)
@@ -74,9 +76,10 @@ def dumps(value: object) -> bytes:
 
 def _only_numbers(text: bytes, kind: type[_Numbers]) -> bool:
     if kind is TokenIds and len(text) > _LONG:
-        # No letter, bracket, quote or sign, which all other values have: seen in a third of the time.
-        highest = int(np.frombuffer(text, np.uint8).max())
-        return highest <= _NINE and not any(byte in text for byte in _SIGNS)
+        # Compared all at once, in a third of the time; unsigned, so that what is below the comma wraps round.
+        characters = np.frombuffer(text, np.uint8)
+        if bool(((characters - _COMMA) <= _NINE - _COMMA).all()):
+            return not any(byte in text for byte in _BETWEEN)
     return not text.translate(None, _ALLOWED[kind])
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Self, TypeVar, overload
 
@@ -19,10 +18,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from nemo_gym.by_reference import by_reference
-from nemo_gym.id_text import count_ids, count_numbers, joined, last_numbers
-
-LARGEST_ID = 2**32 - 1
-"""No vocabulary is as large; a greater number is no id but something misread."""
+from nemo_gym.id_text import LARGEST_ID, count_ids, count_numbers, joined, last_numbers
 
 N = TypeVar("N", int, float)
 
@@ -126,7 +122,7 @@ class _Numbers(Sequence[N]):
     def __eq__(self, other: object) -> bool:
         if isinstance(other, type(self)):
             return self.text == other.text
-        if isinstance(other, (list, tuple, array)):
+        if isinstance(other, (list, tuple)):
             return self.tolist() == list(other)
         return NotImplemented
 
@@ -141,7 +137,7 @@ class _Numbers(Sequence[N]):
 
 
 class TokenIds(_Numbers[int]):
-    """Token ids, each an int from 0 to 2**32 - 1. A model's field of this type carries an instance by
+    """Token ids, each an int from 0 to `LARGEST_ID`. A model's field of this type carries an instance by
     reference.
     """
 
@@ -169,9 +165,7 @@ class TokenIds(_Numbers[int]):
             raise ValueError(f"{where}[{index}]: expected a token id >= 0, got {raw[index]}")
         if raw and max(raw) > LARGEST_ID:
             index = next(i for i, element in enumerate(raw) if element > LARGEST_ID)
-            raise ValueError(
-                f"{where}[{index}]: expected a token id below 2**32, which no vocabulary reaches"
-            )
+            raise ValueError(f"{where}[{index}]: expected a token id of at most ten digits")
         return cls(raw)
 
     @classmethod

@@ -38,7 +38,7 @@ from sglang_model.splice_types import (
 LOGGER = logging.getLogger(__name__)
 
 NOT_DIGESTED = digest_conversation(())
-
+"""In place of a conversation's digests where nothing is looked up."""
 
 CLOSE_LENGTH = 8
 """Ids of a fragment among which the close of the turn is looked for; the longest known closes have three."""

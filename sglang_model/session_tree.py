@@ -204,18 +204,18 @@ class SessionTree:
                 unknown = why
         return unknown or MissReason.NEW_CONVERSATION
 
-    def add(self, packed: CheckedTurn, parent: TurnHandle | None, pool: PromptPool) -> None:
+    def add(self, checked: CheckedTurn, parent: TurnHandle | None, pool: PromptPool) -> None:
         """Store a turn; only the ids that neither `parent` nor the session's latest turn begins with take
         room.
 
         The very same turn stored again (a retry at temperature 0) becomes the latest without taking any.
         """
-        turn = packed.turn
+        turn = checked.turn
         digest = turn.conversation.semantic[-1]
         twins = self._twins(digest)
         new = _Row(
             sequence=0,
-            prompt_length=len(packed.prompt),
+            prompt_length=len(checked.prompt),
             older=twins[0] if twins else _NO_TURN,
             finish=_place(self._finishes, turn.finish),
             rendering=_place(self._renderings, turn.rendering),
@@ -223,10 +223,10 @@ class SessionTree:
             trace=turn.conversation.traces[-1],
         )
         for twin in twins:
-            if self._is_same_turn(self._row(twin), new, packed.ids):
+            if self._is_same_turn(self._row(twin), new, checked.ids):
                 self._make_latest(digest, twin, twins)
                 return
-        self._rows += _ROW.pack(*new._replace(sequence=self._add_ids(packed, parent, pool)))
+        self._rows += _ROW.pack(*new._replace(sequence=self._add_ids(checked, parent, pool)))
         self._turn_of[digest] = self._latest = self.turns - 1
         self._turn_of.setdefault(turn.conversation.semantic[-2], _NO_TURN)
 
@@ -269,27 +269,27 @@ class SessionTree:
             shortfall=shortfall,
         )
 
-    def _add_ids(self, packed: CheckedTurn, parent: TurnHandle | None, pool: PromptPool) -> int:
+    def _add_ids(self, checked: CheckedTurn, parent: TurnHandle | None, pool: PromptPool) -> int:
         if parent is not None:
             continued = self._row(parent.turn).sequence
             latest = self._row(self._latest).sequence
             return self._sequences.add(
-                packed.ids,
+                checked.ids,
                 {continued, latest},
                 {continued: parent.token_ids.text} if parent.token_ids else {},
             )
         bases = [] if self._latest == _NO_TURN else [self._row(self._latest).sequence]
-        _, shared = self._sequences.best_base(packed.ids, bases)
+        _, shared = self._sequences.best_base(checked.ids, bases)
         # A prompt that is mostly new starts something new, as other sessions of its group may do too.
-        if shared < len(packed.prompt.text) / 2:
-            prompt = pool.hold(packed.prompt)
+        if shared < len(checked.prompt.text) / 2:
+            prompt = pool.hold(checked.prompt)
             self._pooled.append(prompt)
             return self._sequences.add(
-                packed.ids,
-                [held := self._sequences.add_held(prompt, len(packed.prompt))],
-                {held: packed.prompt.text},
+                checked.ids,
+                [held := self._sequences.add_held(prompt, len(checked.prompt))],
+                {held: checked.prompt.text},
             )
-        return self._sequences.add(packed.ids, bases)
+        return self._sequences.add(checked.ids, bases)
 
     def _make_latest(self, digest: bytes, turn: int, twins: list[int]) -> None:
         order = [turn, *(twin for twin in twins if twin != turn)]

@@ -86,7 +86,7 @@ class SessionStore(Protocol):
     def commit(self, session_id: str, parent: TurnHandle | None, turn: Turn) -> CommitOutcome:
         """Store a finished turn; `parent` is the handle of the match that its prompt was made from, if any.
 
-        Raises UpstreamContractError if an id does not fit 32 bits.
+        Raises UpstreamContractError if an id has more than ten digits.
         """
 
     def forget(self, session_id: str) -> None:
@@ -147,8 +147,8 @@ class InMemorySessionStore:
         return found
 
     def commit(self, session_id: str, parent: TurnHandle | None, turn: Turn) -> CommitOutcome:
-        packed = CheckedTurn.of(turn)
-        size = len(packed.ids)
+        checked = CheckedTurn.of(turn)
+        size = len(checked.ids)
         if size > self._max_tokens:
             logger.warning(
                 "session store: a turn of %d tokens is not kept, because max_tokens is %d; its next turn is "
@@ -164,8 +164,8 @@ class InMemorySessionStore:
             stale = parent is not None and (tree is None or not tree.has_turn(parent))
             if tree is None:
                 tree = self._plant(session_id, now)
-            self._add(tree, packed, None if stale else parent)
-            self._make_room(session_id, packed, now, evictions)
+            self._add(tree, checked, None if stale else parent)
+            self._make_room(session_id, checked, now, evictions)
         self._report(evictions, now)
         return CommitOutcome.STALE if stale else CommitOutcome.COMMITTED
 
@@ -225,13 +225,15 @@ class InMemorySessionStore:
         tree.last_used = now
         return tree
 
-    def _add(self, tree: SessionTree, packed: CheckedTurn, parent: TurnHandle | None) -> None:
+    def _add(self, tree: SessionTree, checked: CheckedTurn, parent: TurnHandle | None) -> None:
         turns, tokens = tree.turns, tree.stored
-        tree.add(packed, parent, self._pool)
+        tree.add(checked, parent, self._pool)
         self._turns += tree.turns - turns
         self._tokens_in_trees += tree.stored - tokens
 
-    def _make_room(self, session_id: str, packed: CheckedTurn, now: float, evictions: list[Eviction]) -> None:
+    def _make_room(
+        self, session_id: str, checked: CheckedTurn, now: float, evictions: list[Eviction]
+    ) -> None:
         """Drop others until all bounds hold; if this session alone is too large, drop all of it but this
         turn.
         """
@@ -240,7 +242,7 @@ class InMemorySessionStore:
             oldest = next(iter(self._trees))
             self._evict(oldest, EvictionReason.SESSIONS if too_many else EvictionReason.TOKENS, evictions)
             if oldest == session_id:
-                self._add(self._plant(session_id, now), packed, None)
+                self._add(self._plant(session_id, now), checked, None)
 
     def _evict(self, session_id: str, reason: EvictionReason, evictions: list[Eviction]) -> None:
         turns, tokens = self._drop(session_id)

@@ -34,6 +34,15 @@ PURE = (
     "nemo_gym.errors",
     "nemo_gym.reasoning",
     "nemo_gym.token_metadata",
+    "nemo_gym.token_ids",
+    "nemo_gym.id_text",
+    "nemo_gym.json_ids",
+    "nemo_gym.by_reference",
+    "sglang_model.id_sequences",
+    "sglang_model.chat_answer",
+    "sglang_model.digest_memo",
+    "sglang_model.segments",
+    "sglang_model.segment_cache",
 )
 FRAMEWORKS = ("fastapi", "starlette", "httpx", "aiohttp", "transformers", "uvicorn")
 TYPES_AND_CONVERTER = (

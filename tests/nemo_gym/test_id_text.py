@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.id_text import count_ids, count_numbers, joined, last_numbers, pack, unpack
+from nemo_gym.id_text import LARGEST_ID, count_ids, count_numbers, joined, last_numbers, pack, unpack
 
-IDS = st.lists(st.one_of(st.integers(0, 12), st.integers(0, 2**32 - 1)), max_size=40)
+IDS = st.lists(st.one_of(st.integers(0, 12), st.integers(0, LARGEST_ID)), max_size=40)
 
 
 def text_of(ids: list[int]) -> bytes:
@@ -42,7 +42,7 @@ def test_canonical_is_what_json_reads_as_ids_and_writes_back_the_same(text: str)
         ids = json.loads(f"[{text}]")
     except ValueError:
         ids = None
-    is_list_of_ids = isinstance(ids, list) and all(type(one) is int and one >= 0 for one in ids)
+    is_list_of_ids = isinstance(ids, list) and all(type(one) is int and 0 <= one <= LARGEST_ID for one in ids)
     is_canonical = is_list_of_ids and text == ",".join(map(str, ids))
     assert count_ids(text.encode()) == (len(ids) if is_canonical else None)
 
@@ -58,6 +58,15 @@ def test_one_bad_place_in_a_long_list_is_found(at: int) -> None:
     assert count_ids(b",".join(numbers)) == count_numbers(b",".join(numbers)) == 10_000
     for bad in (b"", b"00", b"-1", b"1e3", b" 7", b"a", b"f"):
         assert count_ids(b",".join([*numbers[:at], bad, *numbers[at + 1 :]])) is None
+
+
+@pytest.mark.parametrize("front", range(11))
+def test_a_number_of_more_than_ten_digits_is_no_id_wherever_it_stands(front: int) -> None:
+    filling = b"7," + b"1" * front + b","
+    assert count_ids(filling.lstrip(b",") + b"9" * 10 if front else b"9" * 10) == (3 if front else 1)
+    for digits in (11, 12, 19, 40):
+        text = filling + b"9" * digits + b",5" if front else b"9" * digits
+        assert count_ids(text) is None
 
 
 def test_lists_one_behind_the_other_have_one_comma_between_them() -> None:

@@ -324,7 +324,7 @@ def test_a_turn_must_end_with_the_reply() -> None:
 
 def test_an_id_of_more_than_32_bits_is_refused_and_nothing_is_stored(session: Session) -> None:
     with pytest.raises(UpstreamContractError):
-        session.sample([user("u")], assistant("a"), [1], [2**32])
+        session.sample([user("u")], assistant("a"), [1], [10**10])
     assert session.store.size() == StoreSize(0, 0, 0)
 
 

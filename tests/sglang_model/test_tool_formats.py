@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from nemo_gym.errors import ConfigError
 from sglang_model.argument_types import DeclaredTools
+from sglang_model.config import SGLangModelConfig
 from sglang_model.tool_formats import TOOL_FORMATS, tool_format
 from sglang_model.tool_formats.segments import ParseStatus
 from sglang_model.tool_parsers import ParsedToolCalls, parse_tool_calls
@@ -326,3 +327,17 @@ def test_an_unknown_format_is_a_configuration_error_that_lists_the_choices() -> 
     ) as caught:
         tool_format("hermse")
     assert caught.value.param == "sglang_tool_format"
+
+
+def test_every_format_has_a_way_of_writing_calls_to_be_tried_on() -> None:
+    """Without a dialect in `tests/support/rendered_calls.py` the contract above would pass over it."""
+    tried = {TOOL_FORMATS[dialect.format_name].parse for dialect in DIALECTS}
+    assert {row.parse for row in TOOL_FORMATS.values()} == tried
+
+
+def test_the_setting_names_every_format() -> None:
+    named = SGLangModelConfig.model_fields["sglang_tool_format"].description or ""
+    unnamed = {row.parse for row in TOOL_FORMATS.values()} - {
+        row.parse for name, row in TOOL_FORMATS.items() if f"`{name}`" in named
+    }
+    assert unnamed == set()
