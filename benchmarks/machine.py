@@ -14,7 +14,7 @@ from benchmarks.paths import ROOT
 
 _LIBRARIES = (
     *("uvicorn", "httptools", "uvloop", "starlette", "fastapi", "pydantic", "orjson", "aiohttp", "httpx"),
-    *("httpx-aiohttp", "msgspec", "numpy", "openai", "tokenizers", "transformers"),
+    *("msgspec", "numpy", "openai", "tokenizers", "transformers"),
 )
 _NEMO_GYM_LIBRARIES = (
     "uvicorn",

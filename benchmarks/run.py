@@ -64,6 +64,8 @@ def _fleet(work: Path, plan: Plan, out: ResultsFile) -> Iterator[Fleet]:
     given = os.environ.get(TOKENIZER_VARIABLE)
     if given:
         folder = Path(given).absolute()
+        if not (folder / "tokenizer.json").is_file():
+            raise SystemExit(f"{TOKENIZER_VARIABLE}: there is no tokenizer.json in {folder}")
         size = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab_size()
         described = f"the one that {TOKENIZER_VARIABLE} names, {size:,} entries"
     else:

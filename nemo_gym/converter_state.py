@@ -64,9 +64,7 @@ def _message(
     calls: list[NeMoGymChatCompletionMessageToolCallParam],
     tokens: TokenIDLogProbMixin | None,
 ) -> NeMoGymChatCompletionMessageParam:
-    message: (
-        NeMoGymChatCompletionAssistantMessageParam | NeMoGymChatCompletionAssistantMessageForTrainingParam
-    )
+    message: AssistantMessage
     if tokens is None:
         message = NeMoGymChatCompletionAssistantMessageParam(role="assistant", content=content)
     else:  # the lists themselves: a dump would copy tens of thousands of ids

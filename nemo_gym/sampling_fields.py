@@ -53,6 +53,3 @@ class SamplingFields(BaseModel):
     ebnf: str | None = None
     custom_params: dict[str, object] | None = None
     chat_template_kwargs: dict[str, object] | None = None
-
-
-SAMPLING_FIELDS = tuple(SamplingFields.model_fields)
