@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol, runtime_checkable
 
 from nemo_gym.token_ids import TokenIds
@@ -21,6 +21,10 @@ LIBRARY_NICENESS: Final = 10
 LOWEST_NICENESS: Final = 19
 """The library's threads use every core for as long as a text takes. At the event loop's own priority it would wait its
 turn of some milliseconds each time that it has something to do."""
+
+SHORT_TEXT: Final = 4_096
+"""Characters up to which the calling thread encodes by itself: to hand a hundred characters to the library's threads and
+back takes longer than to encode them, four times as long on a busy machine."""
 
 GIL_STEP: Final = 16_384
 GIL_PAUSE: Final = 1e-4
@@ -47,6 +51,8 @@ class _Backend(Protocol):
     def no_truncation(self) -> None: ...
 
     def no_padding(self) -> None: ...
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> _Encoding: ...
 
     def encode_batch_fast(self, texts: list[str], *, add_special_tokens: bool) -> Sequence[_Encoding]: ...
 
@@ -83,7 +89,7 @@ class TextEncoder:
         """Ids of several texts for a self-test: they may well be of tokens that the model has not."""
         if self._backend is None:
             return [self._ids_in_python(text) for text in texts]
-        return [encoding.ids for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
+        return [encoding.ids for encoding in self._encodings(self._backend, texts)]
 
     def ids(self, text: str) -> list[int]:
         """Ids of one text."""
@@ -96,7 +102,7 @@ class TextEncoder:
             return [TokenIds(self.ids(text)) for text in texts]
         found: list[TokenIds] = []
         done = 0
-        for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False):
+        for encoding in self._encodings(self._backend, texts):
             ids = self._checked(encoding.ids)
             if done + len(ids) > GIL_STEP:
                 time.sleep(GIL_PAUSE)
@@ -104,6 +110,11 @@ class TextEncoder:
             done += len(ids)
             found.append(TokenIds(ids) if len(ids) <= GIL_STEP else _in_steps(ids))
         return found
+
+    def _encodings(self, backend: _Backend, texts: list[str]) -> Iterable[_Encoding]:
+        if sum(map(len, texts)) <= SHORT_TEXT:
+            return (backend.encode(text, add_special_tokens=False) for text in texts)
+        return backend.encode_batch_fast(texts, add_special_tokens=False)
 
     def _ids_in_python(self, text: str) -> list[int]:
         # Tokenizers written in Python keep state while they encode.
