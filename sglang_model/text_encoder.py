@@ -23,8 +23,8 @@ LOWEST_NICENESS: Final = 19
 turn of some milliseconds each time that it has something to do."""
 
 SHORT_TEXT: Final = 4_096
-"""Characters up to which the calling thread encodes by itself: to hand a hundred characters to the library's threads and
-back takes longer than to encode them, four times as long on a busy machine."""
+"""Characters up to which the calling thread encodes by itself: to hand a hundred characters to the library's threads
+and back takes longer than to encode them, four times as long on a busy machine."""
 
 GIL_STEP: Final = 16_384
 GIL_PAUSE: Final = 1e-4

@@ -239,6 +239,9 @@ class CountingBackend:
 
     def no_padding(self) -> None: ...
 
+    def encode(self, text: str, *, add_special_tokens: bool) -> object:
+        return self.backend.encode(text, add_special_tokens=add_special_tokens)
+
     def encode_batch_fast(self, texts: list[str], *, add_special_tokens: bool) -> object:
         self.batches.append(texts)
         return self.backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
