@@ -37,6 +37,7 @@ _KINDS: Final[dict[bytes, type[_Numbers]]] = {
     b"generation_token_ids": TokenIds,
     b"generation_log_probs": LogProbs,
 }
+_PLACES: Final = ("input", "messages", "choices", "output")
 _NAMES: Final = tuple(name.decode() for name in _KINDS)
 _ALLOWED: Final = {TokenIds: b"0123456789, \t\n\r", LogProbs: b"0123456789, \t\n\r.-+eE"}
 _LONG: Final = 16_384
@@ -61,7 +62,7 @@ def loads(
     `will_be_read` promises that every array is read by the caller before it is used, as those of an engine's
     answer are: then they are not looked through here.
     """
-    pieces, cut = _cut(raw, _flat if will_be_read else _only_numbers)
+    pieces, cut = _cut(raw, _anything_flat if will_be_read else _only_numbers)
     try:
         value = decode(b"".join(pieces) if cut else raw)
     except ValueError:
@@ -83,8 +84,8 @@ def _only_numbers(text: bytes, kind: type[_Numbers]) -> bool:
     return not text.translate(None, _ALLOWED[kind])
 
 
-def _flat(text: bytes, _kind: type[_Numbers]) -> bool:
-    return not any(byte in text for byte in _NOT_FLAT)
+def _anything_flat(_text: bytes, _kind: type[_Numbers]) -> bool:
+    return True
 
 
 def _cut(
@@ -93,12 +94,15 @@ def _cut(
     """The text in pieces, a stand-in for each array between two of them, and the arrays."""
     pieces: list[bytes] = []
     cut: list[_Numbers] = []
-    done = position = 0
+    done = position = end = 0
     while (field := _next_array(raw, position)) is not None:
         start = position = field.end()
-        end = raw.find(b"]", start)
+        # The bracket that ends it ends all that were opened in front of that one: found once for all of them.
+        end = end if end >= start else raw.find(b"]", start)
         if end < 0:
             break
+        if any(raw.find(byte, start, end) >= 0 for byte in _NOT_FLAT):
+            continue
         text, kind = raw[start:end], _KINDS[field[1]]
         if not may_be_cut(text, kind):
             continue
@@ -143,21 +147,20 @@ def _put_back(value: object, cut: list[_Numbers]) -> int:
 
 
 def _holders(value: object) -> Iterator[dict[str, object]]:
-    """The objects in which ids are expected: the whole, the elements of its lists, and the `message` of each of those.
-
-    A request has them in the elements of `input` or `messages`; an engine's answer in its choices, and their messages.
+    """The objects in which ids are expected: the elements of a request's `input` or `messages`; an engine's answer, the
+    elements of its `output`, its choices and their messages.
     """
     if not isinstance(value, dict):
         return
     yield value
-    for field in value.values():
-        if isinstance(field, list):
-            for element in field:
-                if isinstance(element, dict):
-                    yield element
-                    message = element.get("message")
-                    if isinstance(message, dict):
-                        yield message
+    for place in _PLACES:
+        elements = value.get(place)
+        for element in elements if isinstance(elements, list) else ():
+            if isinstance(element, dict):
+                yield element
+                message = element.get("message") if place == "choices" else None
+                if isinstance(message, dict):
+                    yield message
 
 
 def _fragment(value: object) -> object:

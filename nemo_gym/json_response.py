@@ -34,6 +34,10 @@ def json_bytes(content: object) -> bytes:
             content = content.model_dump(by_alias=True)
         return json_ids.dumps(content)
     except (PydanticSerializationError, orjson.JSONEncodeError) as error:
+        if isinstance(error.__cause__, ValueError):
+            raise UpstreamContractError(
+                f"the engine's token ids cannot be used: {error.__cause__}"
+            ) from error
         if not any(words in str(error).lower() for words in _TOO_DEEP):
             raise
         raise UpstreamContractError(

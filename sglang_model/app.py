@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import ClassVar, cast
 
+import orjson
 from fastapi import Request
 
 from nemo_gym.errors import ConfigError, UpstreamError
@@ -31,7 +32,7 @@ from sglang_model.length_refusals import SGLANG_PATTERNS
 from sglang_model.message_forms import check_template_kwargs
 from sglang_model.preflight import check_engine_settings
 from sglang_model.renderers import Renderers
-from sglang_model.rendering import Renderer
+from sglang_model.rendering import Renderer, check_vocabulary
 from sglang_model.sessions import InMemorySessionStore
 from sglang_model.turn_commit import doubtful_stop, finished_turn, without_token_ids
 from sglang_model.wire import read_chat_turn, refuse_unusable_finish
@@ -43,6 +44,7 @@ __all__ = ["SGLangModel", "SGLangModelConfig"]
 
 PREFLIGHT_SECONDS = 5.0
 
+IDS_ON_THE_LOOP = 16_384
 MESSAGES_ON_THE_LOOP = 300
 CHARACTERS_ON_THE_LOOP = 65_536
 """Longer conversations are digested in a thread: 0.7 ms for 100k tokens, most of it without the GIL, where the thread
@@ -231,6 +233,10 @@ class SGLangModel(VLLMModel):
         """Put the token triple of SGLang's own fields into the message, and take those fields out of the choice."""
         sent_ids = cast("TokenIds | None", body_dict.get("input_ids"))
         turn = read_chat_turn(choice_dict, self.config.name, sent_ids=sent_ids)
+        if self._history.splices:
+            await self._check_vocabulary(turn.generation_token_ids)
+            if sent_ids is None:
+                await self._check_vocabulary(turn.prompt_token_ids)
         message = message_of(choice_dict)
         message.update(
             prompt_token_ids=turn.prompt_token_ids,
@@ -242,6 +248,17 @@ class SGLangModel(VLLMModel):
         for field in chat_request.ANSWER_FIELDS:
             choice_dict.pop(field, None)
 
+    async def _check_vocabulary(self, token_ids: TokenIds) -> None:
+        """What is kept will be sent as ids, of which SGLang checks none. Known only with a tokenizer here."""
+        local = self._renderers.local
+        if local is None or local.vocabulary_size is None:
+            return
+        size, who = local.vocabulary_size, "the engine answered with"
+        if len(token_ids) > IDS_ON_THE_LOOP:
+            await asyncio.to_thread(lambda: check_vocabulary(token_ids.tolist(), size, who))
+        else:
+            check_vocabulary(token_ids.tolist(), size, who)
+
     def _refuse_unusable(self, choice_dict: Body) -> None:
         refuse_unusable_finish(choice_dict, self.config.name)
 
@@ -252,8 +269,16 @@ class SGLangModel(VLLMModel):
 
 
 def _is_long(messages: Sequence[Message]) -> bool:
-    texts = (content for message in messages if isinstance(content := message.get("content"), str))
-    return len(messages) > MESSAGES_ON_THE_LOOP or sum(map(len, texts)) > CHARACTERS_ON_THE_LOOP
+    if len(messages) > MESSAGES_ON_THE_LOOP:
+        return True
+    size = 0
+    for message in messages:
+        content, calls = message.get("content"), message.get("tool_calls")
+        size += len(content) if isinstance(content, str) else len(orjson.dumps(content)) if content else 0
+        size += len(orjson.dumps(calls)) if calls else 0
+        if size > CHARACTERS_ON_THE_LOOP:
+            return True
+    return False
 
 
 if __name__ == "__main__":

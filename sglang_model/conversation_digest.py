@@ -45,6 +45,11 @@ _OPEN: Final = "<think>"
 _CLOSE: Final = "</think>"
 
 
+_PLACES_IN_THINKING: Final = 64
+"""Parts that are no text, among text with thinking in it, up to which their place in the visible text is found; more
+are placed in the whole text, because each costs a search from the beginning."""
+
+
 def _finite(text: str) -> float:
     """Read a JSON number; 1e400 and 2e400 are different and would both become infinity, so they stay text."""
     number = float(text)
@@ -165,22 +170,26 @@ def _assistant_meaning(message: Mapping[str, object]) -> tuple[dict[str, object]
         content if isinstance(content, (list, tuple)) else [] if texts or _is_empty(content) else [content]
     )
     others: list[object] = []
+    places: list[int] = []
     thoughts = [value for name in _REASONING_FIELDS if isinstance(value := message.get(name), str)][:1]
+    length = len(texts[0]) if texts else 0
     for part in parts:
         text = _part_text(part)
         if text is not None:
             texts.append(text)
+            length += len(text)
         elif (thought := _reasoning_text(part)) is not None:
             thoughts.append(thought)
         else:
-            # Where it stands in the visible text counts too.
-            before, _ = _without_thinking("".join(texts))
-            others.append([len(before.strip()), _other_part(part)])
-    visible, thought = _without_thinking("".join(texts))
+            others.append(_other_part(part))
+            places.append(length)
+    whole = "".join(texts)
+    visible, thought = _without_thinking(whole)
     text = visible.strip()
     meaning: dict[str, object] = {"text": text}
     if others:
-        meaning["others"] = others
+        # Where each stands in the visible text counts too.
+        meaning["others"] = [list(item) for item in zip(_visible_lengths(whole, places), others, strict=True)]
     calls = message.get("tool_calls")
     if not _is_empty(calls):
         meaning["tool_calls"] = _tool_calls(calls)
@@ -189,6 +198,21 @@ def _assistant_meaning(message: Mapping[str, object]) -> tuple[dict[str, object]
             meaning[key] = value
     reasoning = "".join([*thoughts, thought]).strip()
     return meaning, [reasoning, visible if visible != text else ""]
+
+
+def _visible_lengths(text: str, places: Sequence[int]) -> list[int]:
+    """How long the visible text in front of each place is, outer blanks left out. The places ascend."""
+    if (_OPEN in text or _CLOSE in text) and len(places) <= _PLACES_IN_THINKING:
+        return [len(_without_thinking(text[:place])[0].strip()) for place in places]
+    leading = len(text) - len(text.lstrip())
+    lengths: list[int] = []
+    end = before = 0
+    for place in places:
+        shown = text[before:place].rstrip()
+        end = before + len(shown) if shown else end
+        before = place
+        lengths.append(max(0, end - leading))
+    return lengths
 
 
 def _is_empty(value: object) -> bool:

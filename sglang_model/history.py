@@ -210,7 +210,10 @@ class History:
                 request,
                 renders_without_generation_prompt=renderer.renders_without_generation_prompt,
                 close_cache=closes,
-            )
+            ),
+            (*request.previous, request.assistant, *request.new_messages),
+            request.tools,
+            request.chat_template_kwargs,
         )
 
     async def _with_fragment(

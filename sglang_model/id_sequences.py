@@ -98,6 +98,12 @@ class SharedSequences:
             best = self._base(best)
         return best, characters
 
+    def is_sequence(self, index: int, ids: TokenIds) -> bool:
+        """Whether sequence `index` is `ids`. Another length or another end is seen without looking at the beginning."""
+        if self._links[_LINK * index + 2] != len(ids) or not ids.text.endswith(unpack(self._own[index])):
+            return False
+        return self._text(index) == ids.text
+
     def sequence(self, index: int) -> TokenIds:
         """All ids of sequence `index`."""
         return TokenIds.of_text(self._text(index), self._links[_LINK * index + 2])

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
 import jinja2
+import orjson
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.token_ids import TokenIds
 from sglang_model.fragment_ids import Encode
-from sglang_model.message_forms import Message, MessageForms, message_text
+from sglang_model.message_forms import Message, MessageForms
 from sglang_model.prompt_encoder import SMALL_TEXT, PromptEncoder
 from sglang_model.render_steps import RenderSteps, run
 from sglang_model.segment_cache import DEFAULT_SEGMENT_CACHE_BYTES, SegmentCache
@@ -40,7 +41,7 @@ TINY_TEXT = 32
 TINY_TEXTS = 256
 SMALL_IDS = 2_048
 SMALL_RENDERING = 65_536
-SMALL_MESSAGES = SMALL_TOOLS = 16
+SMALL_MESSAGES = 16
 """Up to here work is done on the event loop, as with `SMALL_TEXT`: handing it to a thread and back costs 0.1 to 0.2 ms,
 and a follow-up turn has five such pieces of 0.05 ms each. Ids, characters, messages and tools; the longest takes about
 1 ms."""
@@ -153,22 +154,14 @@ class LocalRenderer:
         """Ids of a text, in the calling thread; special tokens recognised, none added."""
         return self._encoder.ids(text)
 
-    async def run(self, steps: RenderSteps[T]) -> T:
-        try:
-            first = next(steps)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        if _is_small(first):
-            return run(steps, self.render, first=first)
-        return await _in(self._template_thread, lambda: run(steps, self.render, first=first))
+    async def run(self, steps: RenderSteps[T], *inputs: object) -> T:
+        if is_small(*inputs):
+            return run(steps, self.render)
+        return await _in(self._template_thread, lambda: run(steps, self.render))
 
     async def render_ids(self, request: RenderRequest, forms: MessageForms) -> TokenIds | Refusal:
         steps = self._piece_steps(request, forms)
-        if len(request.messages) > SMALL_MESSAGES:
-            pieces = await _in(self._template_thread, lambda: run(steps, self.render))
-        else:
-            pieces = await self.run(steps)
+        pieces = await self.run(steps, request.messages, request.tools, request.chat_template_kwargs)
         return pieces if isinstance(pieces, Refusal) else await self.prompts.ids(pieces)
 
     async def compute(self, function: Callable[[Encode], T]) -> T:
@@ -245,12 +238,15 @@ class _TooLong(Exception):  # noqa: N818 - no error, but a way out of a pure fun
     """A text is too long to be encoded on the event loop."""
 
 
-def _is_small(request: RenderRequest) -> bool:
-    """Whether a rendering takes less than a millisecond, as that of a few messages without long texts does."""
-    if len(request.messages) > SMALL_MESSAGES or len(request.tools or ()) > SMALL_TOOLS:
+def is_small(*inputs: object) -> bool:
+    """Whether a rendering of these takes less than a millisecond, as that of a few messages without long texts does."""
+    messages = inputs[0] if inputs else ()
+    if isinstance(messages, Sequence) and len(messages) > SMALL_MESSAGES:
         return False
-    texts = (message_text(message) for message in request.messages)
-    return sum(map(len, texts)) <= SMALL_RENDERING
+    try:
+        return sum(len(orjson.dumps(value)) for value in inputs if value) <= SMALL_RENDERING
+    except TypeError:  # what JSON cannot hold is a template's affair
+        return False
 
 
 def load_renderer(

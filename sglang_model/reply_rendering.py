@@ -6,6 +6,7 @@ and where in the reply the word can stand; what the texts mean is decided elsewh
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import deque
 from collections.abc import MutableMapping
@@ -149,7 +150,8 @@ def render_last(request: SpliceRequest, reply: Reply, cache: CloseCache | None) 
     """
     calls = reply.assistant.get("tool_calls")
     kind = (len(calls) if isinstance(calls, list) else 0, reply.placement, reply.forms, bool(request.tools))
-    key = (*kind, json.dumps(dict(request.chat_template_kwargs), sort_keys=True, default=repr))
+    kwargs = json.dumps(dict(request.chat_template_kwargs), sort_keys=True, default=repr)
+    key = (*kind, hashlib.blake2b(kwargs.encode("utf-8", "surrogatepass"), digest_size=16).digest())
     if cache is not None and key in cache:
         return cache[key]
     result = yield render_request(request, (*reply.previous, reply.assistant), add_generation_prompt=False)

@@ -123,10 +123,14 @@ class _Row(NamedTuple):
     finish: int
     rendering: int
     stop_token_id: int
+    parent: int
+    """The turn that this one continues, -1 where its prompt was rendered."""
+    messages: int
+    """How many messages its conversation has, its reply included."""
     trace: bytes
 
 
-_ROW: Final = struct.Struct(f"<IIiIIq{DIGEST_SIZE}s")
+_ROW: Final = struct.Struct(f"<IIiIIqiI{DIGEST_SIZE}s")
 _OLDER: Final = struct.Struct("<i")
 _OLDER_OFFSET: Final = 8
 _NO_TURN: Final = -1
@@ -192,7 +196,7 @@ class SessionTree:
                 turn for turn in same_meaning if self._renderings[self._row(turn).rendering] == rendering
             ]
             if turns:
-                return self._match(turns, conversation.traces[end - 1], end, unknown)
+                return self._match(turns, conversation.traces, end, unknown)
             if same_meaning:
                 why = MissReason.RENDERING_CHANGED
             elif conversation.semantic[end - 1] in self._turn_of:
@@ -220,6 +224,8 @@ class SessionTree:
             finish=_place(self._finishes, turn.finish),
             rendering=_place(self._renderings, turn.rendering),
             stop_token_id=_NO_STOP if turn.stop_token_id is None else turn.stop_token_id,
+            parent=_NO_TURN if parent is None else parent.turn,
+            messages=turn.conversation.messages,
             trace=turn.conversation.traces[-1],
         )
         for twin in twins:
@@ -249,13 +255,18 @@ class SessionTree:
         return twins
 
     def _is_same_turn(self, old: _Row, new: _Row, ids: TokenIds) -> bool:
-        alike = new._replace(sequence=old.sequence, older=old.older, trace=old.trace) == old
-        return alike and self._sequences.sequence(old.sequence) == ids
+        alike = (
+            new._replace(sequence=old.sequence, older=old.older, trace=old.trace, parent=old.parent) == old
+        )
+        return alike and self._sequences.is_sequence(old.sequence, ids)
 
-    def _match(self, turns: list[int], trace: bytes, end: int, shortfall: MissReason | None) -> Match:
-        # Without a trace it is not known whether the client leaves reasoning out or there was none.
-        as_sent = [turn for turn in turns if self._row(turn).trace == trace] if trace else []
-        candidates = as_sent or turns
+    def _match(
+        self, turns: list[int], traces: Sequence[bytes], end: int, shortfall: MissReason | None
+    ) -> Match:
+        # Branches of equal words differ in their reasoning, the last turn's first and those before it too.
+        candidates = turns
+        for agrees in (self._turn_agrees, self._branch_agrees) if len(turns) > 1 else ():
+            candidates = [turn for turn in candidates if agrees(turn, traces)] or candidates
         row = self._row(candidates[0])
         token_ids = self._sequences.sequence(row.sequence)
         return Match(
@@ -268,6 +279,21 @@ class SessionTree:
             ambiguous=len(candidates) > 1,
             shortfall=shortfall,
         )
+
+    def _turn_agrees(self, turn: int, traces: Sequence[bytes]) -> bool:
+        """Whether the request shows this turn's reasoning. Where it shows none, it is not known whether the client
+        leaves reasoning out or there was none.
+        """
+        row = self._row(turn)
+        return traces[row.messages - 1] in (b"", row.trace)
+
+    def _branch_agrees(self, turn: int, traces: Sequence[bytes]) -> bool:
+        """Whether it shows that of this turn and of all turns that it continues."""
+        while turn != _NO_TURN:
+            if not self._turn_agrees(turn, traces):
+                return False
+            turn = self._row(turn).parent
+        return True
 
     def _add_ids(self, checked: CheckedTurn, parent: TurnHandle | None, pool: PromptPool) -> int:
         if parent is not None:

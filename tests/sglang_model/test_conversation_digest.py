@@ -317,3 +317,18 @@ def test_template_inputs_change_the_rendering() -> None:
 
 def test_an_empty_conversation_has_a_digest() -> None:
     assert digest_conversation([]) == ConversationDigests((bytes(DIGEST_SIZE),), (), ())
+
+
+def test_where_parts_stand_in_the_visible_text_is_found_in_one_pass() -> None:
+    image = {"type": "image_url", "image_url": {"url": "u"}}
+
+    def turn(*parts: object) -> dict[str, object]:
+        return {
+            "role": "assistant",
+            "content": [{"type": "text", "text": p} if isinstance(p, str) else p for p in parts],
+        }
+
+    assert meaning(turn(" a ", image, "b")) == meaning(turn("a", image, " b"))
+    assert meaning(turn("a", image, "b")) != meaning(turn("ab", image))
+    assert meaning(turn("<think>t</think>a", image, "b")) == meaning(turn("a", image, "b"))
+    assert meaning(turn("a" * 300_000, *[image] * 3_000)) != meaning(turn("a" * 300_000, *[image] * 2_999))

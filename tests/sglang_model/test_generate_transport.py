@@ -525,6 +525,16 @@ async def test_an_id_beyond_the_models_vocabulary_never_reaches_the_engine():
     assert generate_bodies(engine) == []
 
 
+async def test_an_id_beyond_it_is_not_kept_for_the_next_prompt_on_chat_either():
+    folder = tokenizer_folder(vocabulary=900)
+    engine = saying("Hello there!")
+    response = await post(
+        engine, PLAIN, transport="chat", sglang_splice_history=True, sglang_tokenizer=str(folder)
+    )
+    assert response.status_code == 500
+    assert "vocabulary has 900" in response.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("transport", ["generate", "chat"])
 @pytest.mark.parametrize("difference", ["merges", "added token"])
 async def test_another_tokenizer_than_the_engines_is_found_before_the_first_turn(

@@ -155,8 +155,10 @@ async def test_nothing_that_takes_long_is_done_on_the_event_loop():
         rendered = yield request_of(*messages)
         return rendered.text
 
-    assert await renderer.run(steps(user("a" * (SMALL_RENDERING + 1)))) == "[x]"
-    assert await renderer.run(steps(*[user("a")] * (SMALL_MESSAGES + 1))) == "[x]"
+    long = user("a" * (SMALL_RENDERING + 1))
+    assert await renderer.run(steps(long), [long]) == "[x]"
+    many = [user("a")] * (SMALL_MESSAGES + 1)
+    assert await renderer.run(steps(*many), many) == "[x]"
     tokenizer.rendered = "x" * (SMALL_TEXT + 1)
     assert await renderer.render_ids(request_of(*[user("a")] * (SMALL_MESSAGES + 1)), MessageForms()) == [
         SMALL_TEXT + 1

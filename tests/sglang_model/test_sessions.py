@@ -664,3 +664,26 @@ def test_a_session_of_many_turns_is_dropped_without_deep_recursion() -> None:
     assert match.token_ids.tolist() == [1, 2, 4999]
     session.store.forget(session.id)
     assert session.store.size() == StoreSize(0, 0, 0)
+
+
+def test_branches_of_equal_words_are_told_apart_by_the_reasoning_of_earlier_turns(session: Session) -> None:
+    first, second = (assistant("4", reasoning_content=thought) for thought in ("one", "two"))
+    reply = assistant("ok")
+    session.sample([user("x")], first, [1], [2, END])
+    session.sample([user("x")], second, [1], [3, END])
+    session.sample([user("x"), first, user("y")], reply, [4], [5, END])
+    session.sample([user("x"), second, user("y")], reply, [4], [5, END])
+    for thinking, sampled in ((first, 2), (second, 3)):
+        found = session.match([user("x"), thinking, user("y"), reply, user("z")])
+        assert found.token_ids.tolist() == [1, sampled, END, 4, 5, END]
+        assert not found.ambiguous
+    without = session.match([user("x"), assistant("4"), user("y"), reply, user("z")])
+    assert without.ambiguous
+
+
+def test_a_turn_sampled_often_is_compared_by_its_end_first(session: Session) -> None:
+    for sample in range(40):
+        session.sample([user("x")], assistant("yes", reasoning_content=str(sample)), [1, 2], [3, sample, END])
+    for sample in (0, 39):
+        request = [user("x"), assistant("yes", reasoning_content=str(sample)), user("y")]
+        assert session.match(request).token_ids.tolist() == [1, 2, 3, sample, END]
