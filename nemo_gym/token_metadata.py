@@ -104,8 +104,13 @@ def has_token_metadata(value: object) -> bool:
     """True if any of the three fields is there and not null: then all three are required."""
     if isinstance(value, TokenIDLogProbMixin):
         return True
-    fields = _fields_of(value)
-    return bool(fields) and any(fields.get(name) is not None for name in TOKEN_FIELDS)
+    # Spelt out, because it is asked of every item of every request, twice.
+    get = _fields_of(value).get
+    return (
+        get("prompt_token_ids") is not None
+        or get("generation_token_ids") is not None
+        or get("generation_log_probs") is not None
+    )
 
 
 def token_metadata_of(value: object) -> TokenIDLogProbMixin | None:
@@ -115,7 +120,7 @@ def token_metadata_of(value: object) -> TokenIDLogProbMixin | None:
     """
     if isinstance(value, TokenIDLogProbMixin):
         return value
-    if not has_token_metadata(value):
+    if (isinstance(value, BaseModel) and not value.model_extra) or not has_token_metadata(value):
         return None
     fields = _fields_of(value)
     return TokenIDLogProbMixin.model_validate(
