@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import ClassVar, cast
 
-import orjson
 from fastapi import Request
 
 from nemo_gym.errors import ConfigError, UpstreamError
@@ -28,6 +27,7 @@ from sglang_model.config import SGLangModelConfig
 from sglang_model.generate_transport import GenerateTransport
 from sglang_model.history import NOT_ONLY_TEXT, History, PromptPlan
 from sglang_model.history_report import history_field, report_history
+from sglang_model.json_size import exceeds
 from sglang_model.length_refusals import SGLANG_PATTERNS
 from sglang_model.message_forms import check_template_kwargs
 from sglang_model.preflight import check_engine_settings
@@ -269,16 +269,8 @@ class SGLangModel(VLLMModel):
 
 
 def _is_long(messages: Sequence[Message]) -> bool:
-    if len(messages) > MESSAGES_ON_THE_LOOP:
-        return True
-    size = 0
-    for message in messages:
-        content, calls = message.get("content"), message.get("tool_calls")
-        size += len(content) if isinstance(content, str) else len(orjson.dumps(content)) if content else 0
-        size += len(orjson.dumps(calls)) if calls else 0
-        if size > CHARACTERS_ON_THE_LOOP:
-            return True
-    return False
+    parts = (message.get(name) for message in messages for name in ("content", "tool_calls"))
+    return len(messages) > MESSAGES_ON_THE_LOOP or exceeds(parts, CHARACTERS_ON_THE_LOOP)
 
 
 if __name__ == "__main__":

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
 import jinja2
-import orjson
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.token_ids import TokenIds
 from sglang_model.fragment_ids import Encode
+from sglang_model.json_size import exceeds
 from sglang_model.message_forms import Message, MessageForms
 from sglang_model.prompt_encoder import SMALL_TEXT, PromptEncoder
 from sglang_model.render_steps import RenderSteps, run
@@ -154,8 +154,8 @@ class LocalRenderer:
         """Ids of a text, in the calling thread; special tokens recognised, none added."""
         return self._encoder.ids(text)
 
-    async def run(self, steps: RenderSteps[T], *inputs: object) -> T:
-        if is_small(*inputs):
+    async def run(self, steps: RenderSteps[T], messages: Sequence[object] = (), *others: object) -> T:
+        if _is_small(messages, *others):
             return run(steps, self.render)
         return await _in(self._template_thread, lambda: run(steps, self.render))
 
@@ -238,15 +238,9 @@ class _TooLong(Exception):  # noqa: N818 - no error, but a way out of a pure fun
     """A text is too long to be encoded on the event loop."""
 
 
-def is_small(*inputs: object) -> bool:
+def _is_small(messages: Sequence[object] = (), *others: object) -> bool:
     """Whether a rendering of these takes less than a millisecond, as that of a few messages without long texts does."""
-    messages = inputs[0] if inputs else ()
-    if isinstance(messages, Sequence) and len(messages) > SMALL_MESSAGES:
-        return False
-    try:
-        return sum(len(orjson.dumps(value)) for value in inputs if value) <= SMALL_RENDERING
-    except TypeError:  # what JSON cannot hold is a template's affair
-        return False
+    return len(messages) <= SMALL_MESSAGES and not exceeds((*messages, *others), SMALL_RENDERING)
 
 
 def load_renderer(

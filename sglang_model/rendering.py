@@ -51,9 +51,9 @@ class Renderer(Protocol):
     def vocabulary_size(self) -> int | None:
         """The size of the model's embedding: no id may be as large. None when it is not known here."""
 
-    async def run(self, steps: RenderSteps[T], *inputs: object) -> T:
-        """Carry out a computation that asks for renderings of `inputs`, the messages first. Raises UpstreamError when
-        the engine renders and fails.
+    async def run(self, steps: RenderSteps[T], messages: Sequence[object] = (), *others: object) -> T:
+        """Carry out a computation that asks for renderings of `messages` with `others`, whose size says where it is
+        done. Raises UpstreamError when the engine renders and fails.
         """
 
     async def render_ids(self, request: RenderRequest, forms: MessageForms) -> TokenIds | Refusal:

@@ -105,7 +105,7 @@ class ServerRenderer:
                 raise
             return RenderFailed(error.message)
 
-    async def run(self, steps: RenderSteps[T], *_inputs: object) -> T:
+    async def run(self, steps: RenderSteps[T], messages: Sequence[object] = (), *others: object) -> T:  # noqa: ARG002
         return await run_async(steps, self.render)
 
     async def compute(self, function: Callable[[Encode], T]) -> T:

@@ -43,6 +43,7 @@ PURE = (
     "sglang_model.digest_memo",
     "sglang_model.segments",
     "sglang_model.segment_cache",
+    "sglang_model.json_size",
 )
 FRAMEWORKS = ("fastapi", "starlette", "httpx", "aiohttp", "transformers", "uvicorn")
 TYPES_AND_CONVERTER = (

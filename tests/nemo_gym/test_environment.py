@@ -25,3 +25,6 @@ def test_our_own_distribution_is_not_mistaken_for_it(tmp_path: Path, monkeypatch
     install(tmp_path, "nemo-gym-sglang")
     monkeypatch.syspath_prepend(tmp_path)
     refuse_shared_environment()
+    install(tmp_path, "nemo-gym")
+    with pytest.raises(ConfigError):
+        refuse_shared_environment()

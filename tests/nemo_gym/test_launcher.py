@@ -234,8 +234,9 @@ def test_output_that_nobody_reads_is_dropped() -> None:
     os.close(read)
     with os.fdopen(write_end, "wb", buffering=0) as stream:
         sink = sink_to(stream)
-        sink(b"one\n")
-        sink(b"two\n")
+        with pytest.raises(BrokenPipeError):
+            stream.write(b"zero\n")
+        assert [sink(b"one\n"), sink(b"two\n")] == [None, None]
 
 
 def test_output_is_passed_on() -> None:

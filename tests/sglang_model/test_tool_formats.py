@@ -261,7 +261,9 @@ def test_a_failed_block_stays_in_the_content_to_the_last_space(
     position = 0
     for attempt in parsed.report:
         if attempt.call_id is None:
-            position = parsed.content.index(attempt.raw, position) + len(attempt.raw)
+            found = parsed.content.find(attempt.raw, position)
+            assert found >= position
+            position = found + len(attempt.raw)
 
 
 LOOPS = (
