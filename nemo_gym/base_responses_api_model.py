@@ -9,6 +9,8 @@ from __future__ import annotations
 import inspect
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
+from functools import cached_property
+from typing import Any, ClassVar, Final
 
 from fastapi import FastAPI
 from pydantic import BaseModel, Field
@@ -31,10 +33,17 @@ from nemo_gym.openai_utils import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
-from nemo_gym.request_body import DEFAULT_MAX_REQUEST_BYTES, read_model
-from nemo_gym.server_utils import BaseServer, SimpleServer
+from nemo_gym.request_body import DEFAULT_MAX_REQUEST_BYTES, Remembered, read_model
+from nemo_gym.request_memo import RequestMemo
+from nemo_gym.server_utils import SESSION_ID_KEY, BaseServer, SimpleServer
 
 Endpoint = Callable[[Request], Awaitable[Response]]
+
+_ITEMS: Final[dict[type[BaseModel], str]] = {
+    NeMoGymResponseCreateParamsNonStreaming: "input",
+    NeMoGymChatCompletionCreateParamsNonStreaming: "messages",
+}
+"""The field that grows from turn to turn. Not for bodies of a server's own: they may validate the list as a whole."""
 
 
 class BaseResponsesAPIModelConfig(BaseRunServerInstanceConfig):
@@ -64,6 +73,24 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     Either may take the request before the body. Both are called with a validated body, and cancelled when the
     client goes away.
     """
+
+    shares_items: ClassVar[bool] = False
+    """Whether a request may share items and messages with the one before it, so that only new ones are read.
+
+    For handlers that never change one in place, and do nothing with the ids of earlier turns. Each class says so for
+    itself: what a subclass adds is not known here.
+    """
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        if "shares_items" not in cls.__dict__:
+            cls.shares_items = False
+
+    @cached_property
+    def request_memo(self) -> RequestMemo:
+        """The beginnings of requests that are kept, where `shares_items`."""
+        return RequestMemo()
 
     def get_session_secret(self) -> str:
         return self.config.session_secret or super().get_session_secret()
@@ -109,9 +136,15 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         """Return the route for the handler named `method`: body in, handler, bytes out."""
         body_class = _body_class(getattr(self, method), default)
         takes_request = _takes_request(getattr(self, method))
+        field = _ITEMS.get(body_class) if self.shares_items else None
 
         async def endpoint(request: Request) -> Response:
-            body = await read_model(request, body_class, max_request_bytes=self.config.max_request_bytes)
+            earlier = None
+            if field is not None:
+                earlier = Remembered(self.request_memo, request.session[SESSION_ID_KEY], field)
+            body = await read_model(
+                request, body_class, max_request_bytes=self.config.max_request_bytes, earlier=earlier
+            )
             handler: Callable[..., Awaitable[object]] = getattr(self, method)
             async with cancelled_by_disconnect(request.receive):
                 content = await (handler(request, body) if takes_request else handler(body))

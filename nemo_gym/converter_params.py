@@ -16,6 +16,7 @@ from nemo_gym.chat_types import (
 from nemo_gym.converter_errors import unsupported
 from nemo_gym.converter_items import text_of_parts
 from nemo_gym.errors import RequestError
+from nemo_gym.grown_list import GrownList, grown_from, keep, made_before, note
 from nemo_gym.responses_types import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.tagged_union import described
 
@@ -154,15 +155,31 @@ def with_instructions(
     """
     if not instructions:
         return list(messages)
-    texts, rest = [instructions], 0
-    for message in messages:
-        text = text_of_parts(message.get("content")) if message["role"] in {"system", "developer"} else None
-        if text is None:
-            break
-        texts.append(text)
-        rest += 1
-    system = NeMoGymChatCompletionSystemMessageParam(role="system", content="\n\n".join(filter(None, texts)))
-    return [system, *messages[rest:]]
+    key = ("instructions", instructions)
+    done = made_before(messages, key)
+    if isinstance(done, int):
+        made: GrownList[NeMoGymChatCompletionMessageParam] = grown_from(messages, instructions)
+        made.extend(messages[done:])
+    else:
+        done = _leading_texts(messages)
+        led = [
+            text for message in messages[:done] if (text := text_of_parts(message.get("content"))) is not None
+        ]
+        content = "\n\n".join(filter(None, [instructions, *led]))
+        system = NeMoGymChatCompletionSystemMessageParam(role="system", content=content)
+        made = GrownList([system, *messages[done:]])
+    if done < len(messages):  # else the next message may belong to the run
+        note(messages, key, len(messages))
+        keep(made, messages, instructions)
+    return made
+
+
+def _leading_texts(messages: Sequence[NeMoGymChatCompletionMessageParam]) -> int:
+    """How many messages at the start are system's or developer's and all text."""
+    for index, message in enumerate(messages):
+        if message["role"] not in {"system", "developer"} or text_of_parts(message.get("content")) is None:
+            return index
+    return len(messages)
 
 
 def responses_fields(fields: Mapping[str, object]) -> Json:

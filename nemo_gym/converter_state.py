@@ -37,6 +37,12 @@ class ResponsesConverterState:
     token_information: TokenIDLogProbMixin | None = None
     assistant_item_buffered: bool = False
 
+    @property
+    def is_between_turns(self) -> bool:
+        """Whether nothing is being collected: what was converted so far does not depend on what follows."""
+        collecting = self.content_buffer or self.tool_calls_buffer or self.assistant_item_buffered
+        return not collecting and self.token_information is None
+
     def begin_assistant_item(self) -> None:
         """An item of the assistant follows. If the turn before it is closed, this one starts a message of
         its own.

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -30,9 +30,9 @@ import orjson
 
 from nemo_gym.token_ids import LogProbs, TokenIds
 
-_Numbers = TokenIds | LogProbs
+Numbers = TokenIds | LogProbs
 
-_KINDS: Final[dict[bytes, type[_Numbers]]] = {
+_KINDS: Final[dict[bytes, type[Numbers]]] = {
     b"prompt_token_ids": TokenIds,
     b"generation_token_ids": TokenIds,
     b"generation_log_probs": LogProbs,
@@ -62,12 +62,29 @@ def loads(
     `will_be_read` promises that every array is read by the caller before it is used, as those of an engine's
     answer are: then they are not looked through here.
     """
-    pieces, cut = _cut(raw, _anything_flat if will_be_read else _only_numbers)
+    return decoded(raw, *_cut(raw, _anything_flat if will_be_read else _only_numbers), decode)
+
+
+def decoded(
+    raw: bytes,
+    text: bytes,
+    arrays: Sequence[Numbers],
+    decode: Callable[[bytes], object] = orjson.loads,
+) -> object:
+    """The value of `raw`, of which `cut` made `text` and `arrays`. Raises orjson.JSONDecodeError."""
     try:
-        value = decode(b"".join(pieces) if cut else raw)
+        value = decode(text)
     except ValueError:
         return orjson.loads(raw)  # for the error's position in the whole
-    return value if _put_back(value, cut) == len(cut) else orjson.loads(raw)
+    return value if put_back(value, arrays) == len(arrays) else orjson.loads(raw)
+
+
+def cut(raw: bytes) -> tuple[bytes, list[Numbers]]:
+    """The JSON text with a stand-in for each array under one of the names, and the arrays.
+
+    Texts that begin with the same bytes have the same stand-ins there: the first array's, the second's, and so on.
+    """
+    return _cut(raw, _only_numbers)
 
 
 def dumps(value: object) -> bytes:
@@ -75,7 +92,7 @@ def dumps(value: object) -> bytes:
     return orjson.dumps(value, default=_fragment)
 
 
-def _only_numbers(text: bytes, kind: type[_Numbers]) -> bool:
+def _only_numbers(text: bytes, kind: type[Numbers]) -> bool:
     if kind is TokenIds and len(text) > _LONG:
         # Compared all at once, in a third of the time; unsigned, so that what is below the comma wraps round.
         characters = np.frombuffer(text, np.uint8)
@@ -84,16 +101,13 @@ def _only_numbers(text: bytes, kind: type[_Numbers]) -> bool:
     return not text.translate(None, _ALLOWED[kind])
 
 
-def _anything_flat(_text: bytes, _kind: type[_Numbers]) -> bool:
+def _anything_flat(_text: bytes, _kind: type[Numbers]) -> bool:
     return True
 
 
-def _cut(
-    raw: bytes, may_be_cut: Callable[[bytes, type[_Numbers]], bool]
-) -> tuple[list[bytes], list[_Numbers]]:
-    """The text in pieces, a stand-in for each array between two of them, and the arrays."""
+def _cut(raw: bytes, may_be_cut: Callable[[bytes, type[Numbers]], bool]) -> tuple[bytes, list[Numbers]]:
     pieces: list[bytes] = []
-    cut: list[_Numbers] = []
+    arrays: list[Numbers] = []
     done = position = end = 0
     while (field := _next_array(raw, position)) is not None:
         start = position = field.end()
@@ -106,11 +120,13 @@ def _cut(
         text, kind = raw[start:end], _KINDS[field[1]]
         if not may_be_cut(text, kind):
             continue
-        pieces += (raw[done : start - 1], b'"%b%d"' % (_STAND_IN, len(cut)))
-        cut.append(kind.unread(text))
+        pieces += (raw[done : start - 1], b'"%b%d"' % (_STAND_IN, len(arrays)))
+        arrays.append(kind.unread(text))
         done = position = end + 1
+    if not arrays:
+        return raw, arrays
     pieces.append(raw[done:])
-    return pieces, cut
+    return b"".join(pieces), arrays
 
 
 def _next_array(raw: bytes, start: int) -> re.Match[bytes] | None:
@@ -134,14 +150,16 @@ def _next_array(raw: bytes, start: int) -> re.Match[bytes] | None:
     return None
 
 
-def _put_back(value: object, cut: list[_Numbers]) -> int:
+def put_back(value: object, arrays: Sequence[Numbers]) -> int:
     """Put the arrays where their stand-ins are, and return how many were found."""
     found = 0
+    if not arrays:
+        return found
     for holder in _holders(value):
         for name in _NAMES:
             stand_in = holder.get(name)
             if isinstance(stand_in, str) and stand_in.startswith(_STAND_IN_TEXT):
-                holder[name] = cut[int(stand_in.removeprefix(_STAND_IN_TEXT))]
+                holder[name] = arrays[int(stand_in.removeprefix(_STAND_IN_TEXT))]
                 found += 1
     return found
 

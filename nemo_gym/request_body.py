@@ -6,7 +6,8 @@ limit.
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from collections.abc import Hashable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 import orjson
 from pydantic import BaseModel, ValidationError
@@ -14,6 +15,9 @@ from starlette.requests import Request
 
 from nemo_gym import json_ids
 from nemo_gym.errors import RequestError, RequestTooLargeError
+from nemo_gym.json_ids import Numbers
+from nemo_gym.loop_time import off_the_loop_if_long
+from nemo_gym.request_memo import RequestMemo
 from nemo_gym.validation_errors import json_type_name, request_error
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -30,10 +34,30 @@ class UnsupportedContentEncodingError(RequestError):
     code = "unsupported_content_encoding"
 
 
-async def read_model(request: Request, model_class: type[Model], *, max_request_bytes: int) -> Model:
+class Remembered(NamedTuple):
+    """Where earlier requests of this conversation are looked for, and the field that holds a request's items."""
+
+    memo: RequestMemo
+    conversation: Hashable
+    field: str
+
+
+async def read_model(
+    request: Request, model_class: type[Model], *, max_request_bytes: int, earlier: Remembered | None = None
+) -> Model:
     """Read the body as a `model_class`. Raises RequestError, ClientDisconnect when the caller has left."""
     raw = await read_bytes(request, max_request_bytes=max_request_bytes)
-    return validate_object(decode_object(raw), model_class)
+    text, arrays = json_ids.cut(raw)
+    if earlier is not None:
+        continued = earlier.memo.continued(earlier.conversation, text, arrays, model_class, earlier.field)
+        if continued is not None:
+            return continued
+    body = _decoded(raw, text, arrays)
+    elements = max((len(value) for value in body.values() if isinstance(value, list)), default=0)
+    model = await off_the_loop_if_long(elements, validate_object, body, model_class)
+    if earlier is not None:
+        earlier.memo.remember(earlier.conversation, text, arrays, model, earlier.field)
+    return model
 
 
 async def read_bytes(request: Request, *, max_request_bytes: int) -> bytes:
@@ -59,10 +83,14 @@ async def read_bytes(request: Request, *, max_request_bytes: int) -> bytes:
 
 def decode_object(raw: bytes) -> dict[str, object]:
     """Decode `raw`, which must be one JSON object in UTF-8."""
-    if not raw.strip():
+    return _decoded(raw, *json_ids.cut(raw))
+
+
+def _decoded(raw: bytes, text: bytes, arrays: Sequence[Numbers]) -> dict[str, object]:
+    if not raw or raw.isspace():
         raise RequestError("the request body is empty, expected a JSON object")
     try:
-        value = json_ids.loads(raw)
+        value = json_ids.decoded(raw, text, arrays)
     except orjson.JSONDecodeError as error:
         raise RequestError(_why_not_json(raw, error)) from None
     if not isinstance(value, dict):

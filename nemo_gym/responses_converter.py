@@ -35,6 +35,7 @@ from nemo_gym.converter_params import (
 )
 from nemo_gym.converter_state import ResponsesConverterState
 from nemo_gym.errors import RequestError
+from nemo_gym.grown_list import GrownList, grown_from, keep, made_before, note
 from nemo_gym.reasoning import extract_reasoning_from_content, wrap_reasoning_in_think_tags
 from nemo_gym.responses_items import (
     NeMoGymEasyInputMessage,
@@ -66,6 +67,8 @@ class ResponsesConverter(BaseModel):
 
     return_token_id_information: bool
     uses_reasoning_parser: bool = True
+    forwards_token_ids: bool = True
+    """Whether messages made of items carry the ids of their turns; False for a server that sends none of them on."""
 
     @staticmethod
     def _wrap_reasoning_in_think_tags(texts: Iterable[str]) -> str:
@@ -90,7 +93,9 @@ class ResponsesConverter(BaseModel):
         refuse_stored_state(fields)
         refuse_several_answers(fields)
         refuse_without_effect(fields)
-        messages = with_instructions(self._chat_messages(params.input), params.instructions)
+        messages = self._chat_messages(params.input)
+        if params.instructions:
+            messages = with_instructions(messages, params.instructions)
         if not messages:
             raise RequestError("input: expected at least one item that makes a message", param="input")
         made = NeMoGymChatCompletionCreateParamsNonStreaming.model_validate(
@@ -106,9 +111,14 @@ class ResponsesConverter(BaseModel):
         if isinstance(items, str):
             text = NeMoGymChatCompletionContentPartTextParam(type="text", text=items)
             return [NeMoGymChatCompletionUserMessageParam(role="user", content=[text])]
-        state = ResponsesConverterState(return_token_id_information=self.return_token_id_information)
-        for index, item in enumerate(items):
+        with_ids = self.return_token_id_information and self.forwards_token_ids
+        done, messages = (0, []) if with_ids else _converted_before(items)
+        state = ResponsesConverterState(return_token_id_information=with_ids, messages=messages)
+        for index, item in enumerate(items[done:], start=done):
             add_item(item, state, f"input.{index}")
+        if isinstance(state.messages, GrownList) and state.is_between_turns:
+            note(items, _CONVERTED, len(items))
+            keep(state.messages, items, _MESSAGES)
         state.flush_assistant()
         return state.messages
 
@@ -228,7 +238,17 @@ def _message_item(parts: list[NeMoGymContent]) -> NeMoGymResponseOutputMessage:
     )
 
 
+def _converted_before(
+    items: Sequence[NeMoGymResponseInputItem],
+) -> tuple[int, list[NeMoGymChatCompletionMessageParam]]:
+    """How many of the items are converted, because an earlier request began with them, and their messages."""
+    done = made_before(items, _CONVERTED)
+    return (done, grown_from(items, _MESSAGES)) if isinstance(done, int) else (0, GrownList())
+
+
 _ANY_MESSAGE: Final = ({"role": "user", "content": ""},)
+_CONVERTED: Final = "converted items"
+_MESSAGES: Final = "chat messages"
 
 _GENERATED: Final = {
     "reasoning",

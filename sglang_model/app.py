@@ -17,8 +17,10 @@ from typing import ClassVar, cast
 from fastapi import Request
 
 from nemo_gym.errors import ConfigError, UpstreamError
+from nemo_gym.grown_list import new_elements
 from nemo_gym.openai_client import NeMoGymAsyncOpenAI
 from nemo_gym.openai_utils import NeMoGymChatCompletion, NeMoGymResponse
+from nemo_gym.responses_converter import ResponsesConverter
 from nemo_gym.server_utils import SESSION_ID_KEY, is_nemo_gym_fastapi_entrypoint
 from nemo_gym.token_metadata import TokenIds
 from sglang_model import chat_request
@@ -53,6 +55,7 @@ itself costs 0.1 ms; and the rollouts of a batch arrive at the same moment, one 
 
 class SGLangModel(VLLMModel):
     length_patterns: ClassVar[Sequence[re.Pattern[str]]] = SGLANG_PATTERNS
+    shares_items: ClassVar[bool] = True
 
     config: SGLangModelConfig
 
@@ -68,6 +71,7 @@ class SGLangModel(VLLMModel):
     def _watch_what_is_kept(self) -> None:
         self.metrics.watch("session_tokens", "Token ids remembered", lambda: self._store.size().tokens)
         self.metrics.watch("sessions", "Sessions remembered", lambda: self._store.size().sessions)
+        self.metrics.watch("request_items", "Items of requests remembered", lambda: self.request_memo.items)
         if self._renderers.local is not None:
             prompts = self._renderers.local.prompts
             cache = prompts.cache
@@ -77,6 +81,10 @@ class SGLangModel(VLLMModel):
             self.metrics.watch(
                 "segments_shared", "Pieces that another request was encoding", lambda: prompts.flights.shared
             )
+
+    def get_converter(self) -> ResponsesConverter:
+        # The prompt is made of what was sampled here, never of the ids that come back.
+        return super().get_converter().model_copy(update={"forwards_token_ids": False})
 
     @cached_property
     def _renderers(self) -> Renderers:
@@ -137,8 +145,10 @@ class SGLangModel(VLLMModel):
         self._renderers.close()
 
     def _preprocess_chat_completion_create_params(self, request: Request, body_dict: Body) -> Body:
-        body = super()._preprocess_chat_completion_create_params(request, body_dict)
-        body = chat_request.without_nulls(chat_request.without_carried_token_ids(body))
+        # First of all, so that no later step sees ids: what follows is the same for the same words.
+        body = chat_request.without_carried_token_ids(body_dict)
+        body = super()._preprocess_chat_completion_create_params(request, body)
+        body = chat_request.without_nulls(body)
         body = chat_request.with_refusals_as_text(body)
         check_template_kwargs(chat_request.rendering_kwargs(body))
         if self.config.transport == "generate":
@@ -176,7 +186,7 @@ class SGLangModel(VLLMModel):
             chat_request.rendered_tools(body),
             chat_request.rendering_kwargs(body),
         )
-        if self._history.splices and _is_long(messages):
+        if self._history.splices and _is_long(new_elements(messages)):
             conversation = await asyncio.to_thread(self._history.conversation, *inputs)
         else:
             conversation = self._history.conversation(*inputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+from nemo_gym.grown_list import mapped
 from nemo_gym.token_metadata import TOKEN_FIELDS
 from vllm_model.chat_body import Body, Message, messages_of
 from vllm_model.engine_answer import message_of
@@ -80,25 +81,29 @@ def requested_stop_ids(body: Mapping[str, object]) -> list[int]:
 
 def is_only_text(messages: Sequence[Message]) -> bool:
     """Whether every part of every message is text, as a prompt of ids can hold it."""
-    contents = [message.get("content") for message in messages]
-    parts = [part for content in contents if isinstance(content, list) for part in content]
+    return all(mapped(_is_only_text, messages))
+
+
+def _is_only_text(message: Message) -> bool:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else ()
     return all(isinstance(part, Mapping) and part.get("type", "text") == "text" for part in parts)
 
 
 def without_carried_token_ids(body: Body) -> Body:
     """The messages without the ids of earlier turns: SGLang ignores them there, and they grow with every turn."""
-    stripped = [
-        {key: value for key, value in message.items() if key not in CARRIED_FIELDS}
-        if any(field in message for field in CARRIED_FIELDS)
-        else message
-        for message in messages_of(body)
-    ]
-    return {**body, "messages": stripped}
+    return {**body, "messages": mapped(_without_carried_token_ids, messages_of(body))}
+
+
+def _without_carried_token_ids(message: Message) -> Message:
+    if not any(field in message for field in CARRIED_FIELDS):
+        return message
+    return {key: value for key, value in message.items() if key not in CARRIED_FIELDS}
 
 
 def with_refusals_as_text(body: Body) -> Body:
     """The assistant's refusals as the text that they are: SGLang's chat knows no such part and shows nothing of it."""
-    return {**body, "messages": [_with_refusals_as_text(message) for message in messages_of(body)]}
+    return {**body, "messages": mapped(_with_refusals_as_text, messages_of(body))}
 
 
 def _with_refusals_as_text(message: Message) -> Message:

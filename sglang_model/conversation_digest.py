@@ -32,9 +32,11 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final, cast
 
+from nemo_gym.grown_list import made_before, note
 from sglang_model.canonical_form import canonical_form
 
 DIGEST_SIZE: Final = 16
+_DIGESTS: Final = "conversation digests"
 
 _TOKEN_FIELDS: Final = {"prompt_token_ids", "generation_token_ids", "generation_log_probs", "routed_experts"}
 _IGNORED_KEYS: Final = _TOKEN_FIELDS | {"cache_control"}
@@ -95,6 +97,15 @@ class ConversationDigests:
 def digest_conversation(messages: Sequence[object]) -> ConversationDigests:
     """Return the digests of all prefixes of `messages`; any input has some, and none raises."""
     return ConversationDigests((bytes(DIGEST_SIZE),), (), ()).followed_by(*messages)
+
+
+def digest_grown(messages: Sequence[object]) -> ConversationDigests:
+    """The same, made only for the messages behind those that an earlier request had (`nemo_gym/grown_list.py`)."""
+    known = made_before(messages, _DIGESTS)
+    digests = known if isinstance(known, ConversationDigests) else digest_conversation(())
+    digests = digests.followed_by(*messages[digests.messages :])
+    note(messages, _DIGESTS, digests)
+    return digests
 
 
 def digest_rendering(

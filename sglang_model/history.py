@@ -14,8 +14,12 @@ from enum import StrEnum
 from nemo_gym.errors import RequestError
 from nemo_gym.token_ids import TokenIds
 from sglang_model.bounded_cache import BoundedCache
-from sglang_model.conversation_digest import ConversationDigests, digest_conversation, digest_rendering
-from sglang_model.digest_memo import DigestMemo
+from sglang_model.conversation_digest import (
+    ConversationDigests,
+    digest_conversation,
+    digest_grown,
+    digest_rendering,
+)
 from sglang_model.fragment_ids import fragment_token_ids
 from sglang_model.generation_end import end_kind
 from sglang_model.message_forms import Message, MessageForms
@@ -113,7 +117,6 @@ class History:
     splices: bool = True
     """False: every prompt is rendered whole, and nothing is remembered."""
     _short_contexts: ShortContexts = field(default_factory=ShortContexts)
-    _digests: DigestMemo = field(default_factory=DigestMemo)
     _closes: CloseCache = field(default_factory=BoundedCache)
     """How turns of a kind end, for short contexts: what is found with it is proved with them."""
 
@@ -126,7 +129,7 @@ class History:
     ) -> Conversation:
         """The conversation of one request. Nothing is digested where nothing is looked up."""
         kwargs = dict(chat_template_kwargs or {})
-        digests = self._digests.digests(session_id, messages) if self.splices else NOT_DIGESTED
+        digests = digest_grown(messages) if self.splices else NOT_DIGESTED
         rendering = digest_rendering(tools, kwargs) if self.splices else b""
         return Conversation(session_id, messages, tools, kwargs, digests, rendering)
 

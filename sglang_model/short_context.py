@@ -49,10 +49,8 @@ def short_previous(previous: Sequence[Message]) -> tuple[Message, ...] | None:
     head = 0
     while head < len(previous) and previous[head].get("role") in SYSTEM_ROLES:
         head += 1
-    users = [index for index in range(head, len(previous)) if previous[index].get("role") == "user"]
-    if not users or len(previous) <= head + 1:
-        return None
-    return (*previous[:head], previous[users[-1]])
+    user = next((m for m in reversed(previous[head:]) if m.get("role") == "user"), None)
+    return None if user is None or len(previous) <= head + 1 else (*previous[:head], user)
 
 
 class ShortContexts:

@@ -27,7 +27,9 @@ from nemo_gym.errors import (
     UpstreamStatusError,
     UpstreamUnavailableError,
 )
+from nemo_gym.grown_list import new_elements
 from nemo_gym.http_pool import HTTPPool
+from nemo_gym.loop_time import off_the_loop_if_long
 from nemo_gym.openai_client import NeMoGymAsyncOpenAI
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
@@ -141,7 +143,11 @@ class VLLMModel(SimpleResponsesAPIModel):
     ) -> NeMoGymResponse:
         if self.config.is_responses_native:
             return await self._responses_native(request, body)
-        params = self._converter.responses_to_chat_completion_create_params(body)
+        params = await off_the_loop_if_long(
+            len(new_elements(body.input if isinstance(body.input, list) else ())),
+            self._converter.responses_to_chat_completion_create_params,
+            body,
+        )
         completion = await self.chat_completions(request, params)
         with read_as_engine_answer(self.config.name):
             response = self._converter.chat_completion_to_response(body, completion)
@@ -180,11 +186,16 @@ class VLLMModel(SimpleResponsesAPIModel):
         return validated(NeMoGymResponse, answer, self.config.name)
 
     async def _preprocessed(self, request: Request, body_dict: Body) -> Body:
-        """The outgoing body; in a thread when files must be read for it, because the loop serves every session."""
+        """The outgoing body; in a thread when files must be read for it or there is much of it, because the loop serves
+        every session.
+        """
+        step = self._preprocess_chat_completion_create_params
         metadata = body_dict.get("metadata")
         if isinstance(metadata, dict) and any(metadata.get(key) for key in AUDIO_KEYS):
-            return await asyncio.to_thread(self._preprocess_chat_completion_create_params, request, body_dict)
-        return self._preprocess_chat_completion_create_params(request, body_dict)
+            return await asyncio.to_thread(step, request, body_dict)
+        return await off_the_loop_if_long(
+            len(new_elements(chat_body.messages_of(body_dict))), step, request, body_dict
+        )
 
     def _preprocess_chat_completion_create_params(self, request: Request, body_dict: Body) -> Body:  # noqa: ARG002
         """The body for the engine, made of the caller's. The order is NeMo Gym's; see docs/pull_request_map.md."""

@@ -14,6 +14,7 @@ import orjson
 
 from nemo_gym.chat_types import NeMoGymChatCompletionCreateParamsNonStreaming
 from nemo_gym.errors import RequestError
+from nemo_gym.grown_list import mapped
 
 Body = dict[str, object]
 Message = dict[str, object]
@@ -39,24 +40,24 @@ def messages_of(body: Mapping[str, object]) -> list[Message]:
 
 def with_system_for_developer(body: Body) -> Body:
     """For chat templates that do not know the role `developer`."""
-    renamed = [
-        {**message, "role": "system"} if message.get("role") == "developer" else message
-        for message in messages_of(body)
-    ]
-    return {**body, "messages": renamed}
+    return {**body, "messages": mapped(_with_system_for_developer, messages_of(body))}
+
+
+def _with_system_for_developer(message: Message) -> Message:
+    return {**message, "role": "system"} if message.get("role") == "developer" else message
 
 
 def without_empty_tool_calls(body: Body) -> Body:
     """No calls are no `tool_calls`: OpenAI refuses an empty list, and templates such as Llama 3.1's read
     its first.
     """
-    tidied = [
-        {key: value for key, value in message.items() if key != "tool_calls"}
-        if "tool_calls" in message and not message["tool_calls"]
-        else message
-        for message in messages_of(body)
-    ]
-    return {**body, "messages": tidied}
+    return {**body, "messages": mapped(_without_empty_tool_calls, messages_of(body))}
+
+
+def _without_empty_tool_calls(message: Message) -> Message:
+    if "tool_calls" not in message or message["tool_calls"]:
+        return message
+    return {key: value for key, value in message.items() if key != "tool_calls"}
 
 
 def with_chat_template_kwargs(body: Body, configured: Mapping[str, object] | None) -> Body:

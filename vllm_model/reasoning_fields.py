@@ -8,8 +8,10 @@ either way.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from nemo_gym.errors import UpstreamContractError
+from nemo_gym.grown_list import mapped
 from nemo_gym.reasoning import extract_reasoning_from_content, wrap_reasoning_in_think_tags
 from vllm_model.chat_body import Body, Message, messages_of
 
@@ -18,11 +20,8 @@ REASONING_FIELDS = ("reasoning_content", "reasoning")
 
 def with_reasoning_fields(body: Body, *, keep: bool) -> Body:
     """The assistant messages' think spans moved into the reasoning fields, or removed when `keep` is false."""
-    split = [
-        _split_message(message, keep=keep) if message.get("role") == "assistant" else message
-        for message in messages_of(body)
-    ]
-    return {**body, "messages": split}
+    split = partial(_split_message, keep=keep)
+    return {**body, "messages": mapped(split, messages_of(body), key=(_split_message, keep))}
 
 
 def wrap_choice_reasoning(message: Message, *, uses_reasoning_parser: bool, server: str) -> None:
@@ -53,6 +52,8 @@ def wrap_choice_reasoning(message: Message, *, uses_reasoning_parser: bool, serv
 
 
 def _split_message(message: Message, *, keep: bool) -> Message:
+    if message.get("role") != "assistant":
+        return message
     content = message.get("content")
     if isinstance(content, str):
         spans, rest = extract_reasoning_from_content(content)

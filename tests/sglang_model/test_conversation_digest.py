@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nemo_gym.grown_list import GrownList
 from sglang_model.conversation_digest import (
     DIGEST_SIZE,
     ConversationDigests,
     digest_conversation,
+    digest_grown,
     digest_rendering,
 )
 from tests.sglang_model.test_canonical_form import JSON_VALUES
@@ -332,3 +334,23 @@ def test_where_parts_stand_in_the_visible_text_is_found_in_one_pass() -> None:
     assert meaning(turn("a", image, "b")) != meaning(turn("ab", image))
     assert meaning(turn("<think>t</think>a", image, "b")) == meaning(turn("a", image, "b"))
     assert meaning(turn("a" * 300_000, *[image] * 3_000)) != meaning(turn("a" * 300_000, *[image] * 2_999))
+
+
+MESSAGES = st.lists(
+    st.one_of(
+        st.builds(user, st.sampled_from(["a", "b", ""])),
+        st.builds(assistant, st.sampled_from(["a", "<think>t</think>b"])),
+        st.just({"role": "assistant", "content": None, "tool_calls": [call("c", "look", {"a": 1})]}),
+        st.just(tool("c", "r")),
+        st.sampled_from([1, None, "text", {"n": 10**30}]),
+    ),
+    max_size=4,
+)
+
+
+@given(st.lists(MESSAGES, max_size=5))
+def test_a_list_that_grew_has_the_digests_that_it_would_have_had(stretches: list[list[object]]) -> None:
+    messages: GrownList[object] = GrownList()
+    for stretch in stretches:
+        messages = GrownList([*messages, *stretch], known=len(messages), before=messages.made)
+        assert digest_grown(messages) == digest_conversation(messages)

@@ -1,0 +1,352 @@
+"""Requests read with a memo against the plain way: whatever was sent before, the same model or the same error."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import cast
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.types import Message as ASGIMessage
+
+from nemo_gym.errors import RequestError
+from nemo_gym.grown_list import GrownList
+from nemo_gym.openai_utils import (
+    NeMoGymChatCompletionCreateParamsNonStreaming,
+    NeMoGymResponseCreateParamsNonStreaming,
+)
+from nemo_gym.request_body import Remembered, read_model
+from nemo_gym.request_memo import RequestMemo
+from nemo_gym.responses_converter import ResponsesConverter
+from tests.support.turns import assistant, call, tool, user
+
+Json = dict[str, object]
+FIELDS: dict[type[BaseModel], str] = {
+    NeMoGymResponseCreateParamsNonStreaming: "input",
+    NeMoGymChatCompletionCreateParamsNonStreaming: "messages",
+}
+CONVERTER = ResponsesConverter(return_token_id_information=True, forwards_token_ids=False)
+
+
+def read(
+    memo: RequestMemo | None, raw: bytes, model_class: type[BaseModel], conversation: str = "s"
+) -> BaseModel:
+    async def receive() -> ASGIMessage:
+        return {"type": "http.request", "body": raw, "more_body": False}
+
+    request = Request({"type": "http", "method": "POST", "headers": []}, receive)
+    earlier = None if memo is None else Remembered(memo, conversation, FIELDS[model_class])
+    return asyncio.run(read_model(request, model_class, max_request_bytes=10**7, earlier=earlier))
+
+
+def outcome(memo: RequestMemo | None, raw: bytes, model_class: type[BaseModel]) -> object:
+    """Everything that a handler can see of a request, or the words of its refusal."""
+    try:
+        model = read(memo, raw, model_class)
+    except RequestError as error:
+        return error.message, error.param
+    items = getattr(model, FIELDS[model_class])
+    return model.model_dump(), model.model_fields_set, [type(item) for item in items]
+
+
+def in_chat(raw: bytes, memo: RequestMemo | None) -> object:
+    """The chat request that is made of it."""
+    try:
+        params = cast(
+            "NeMoGymResponseCreateParamsNonStreaming",
+            read(memo, raw, NeMoGymResponseCreateParamsNonStreaming),
+        )
+        return CONVERTER.responses_to_chat_completion_create_params(params).model_dump(exclude_unset=True)
+    except RequestError as error:
+        return error.message, error.param
+
+
+def triple(start: int, count: int = 2, log_probs: int | None = None) -> Json:
+    return {
+        "prompt_token_ids": list(range(start)),
+        "generation_token_ids": list(range(count)),
+        "generation_log_probs": [-0.5] * (count if log_probs is None else log_probs),
+    }
+
+
+def reply(text: str, **ids: object) -> Json:
+    part = {"type": "output_text", "text": text, "annotations": []}
+    return {
+        "id": "m",
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [part],
+        **ids,
+    }
+
+
+TEXTS = st.sampled_from(["a", "é\n", '"input":[', '\\"messages\\":[1', "]}", ",", "<think>b</think>c", ""])
+IDS = st.one_of(
+    st.just({}),
+    st.builds(triple, st.integers(1, 4)),
+    st.just({"prompt_token_ids": None}),
+)
+ODD_IDS = st.sampled_from(
+    [
+        triple(2, 2, 3),
+        {"prompt_token_ids": [1], "generation_token_ids": [1]},
+        {**triple(1), "generation_token_ids": [[1], 2]},
+        {"nested": triple(3)},
+    ]
+)
+
+
+def often(usual: st.SearchStrategy[object], odd: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    """Conversations are remembered while they are valid, so what is odd must be rare."""
+    return st.integers(0, 11).flatmap(lambda drawn: usual if drawn else odd)
+
+
+ITEMS = often(
+    st.one_of(
+        st.builds(user, TEXTS),
+        st.builds(user, st.just([{"type": "input_text", "text": "p"}])),
+        st.builds(lambda text, ids: reply(text, **ids), TEXTS, IDS),
+        st.builds(lambda ids: assistant("x", **ids), IDS),
+        st.builds(
+            lambda ids: {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", **ids}, IDS
+        ),
+        st.builds(lambda text: {"type": "function_call_output", "call_id": "c", "output": text}, TEXTS),
+        st.just({"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "t"}]}),
+        st.just({"role": "system", "content": "s"}),
+    ),
+    st.one_of(
+        st.builds(lambda ids: reply("x", **ids), ODD_IDS),
+        st.builds(lambda ids: user("x") | ids, ODD_IDS),
+        st.builds(
+            lambda ids: {"type": "function_call_output", "call_id": "c", "output": "o", **ids}, IDS | ODD_IDS
+        ),
+        st.sampled_from([{"type": "unknown"}, 7, None, {"role": "user"}]),
+    ),
+)
+MESSAGES = often(
+    st.one_of(
+        st.builds(user, TEXTS),
+        st.builds(lambda text, ids: assistant(text, **ids), TEXTS, IDS),
+        st.just({"role": "assistant", "content": None, "tool_calls": [call("c", "look", "{}")]}),
+        st.builds(lambda text: tool("c", text), TEXTS),
+    ),
+    st.one_of(
+        st.builds(lambda ids: assistant("x", **ids), ODD_IDS),
+        st.builds(lambda ids: user("u") | ids, IDS | ODD_IDS),
+        st.sampled_from([{"role": "system", "content": "s"}, {"role": "odd"}, 7]),
+    ),
+)
+OPTIONS = st.sampled_from(
+    [
+        {},
+        {"temperature": 0.5},
+        {"metadata": {"input": "[", "messages": "x"}},
+        {"tools": []},
+        {"unheard_of": 1},
+    ]
+)
+LAYOUTS = st.sampled_from(
+    ["compact", "spaced", "indented", "list first", "doubled", "doubled empty", "broken"]
+)
+GROWTH = st.sampled_from(["grow", "grow", "grow", "grow", "edit", "cut", "other ids", "again"])
+
+
+def written(items: Sequence[object], options: Json, field: str, layout: str) -> bytes:
+    body = {field: items, **options} if layout == "list first" else {**options, field: items}
+    if layout in ("compact", "list first"):
+        return orjson.dumps(body)
+    if layout in ("spaced", "indented"):
+        return json.dumps(body, indent=2 if layout == "indented" else None).encode()
+    raw = orjson.dumps(body)
+    if layout == "broken":
+        return raw[:-2]
+    twice = [] if layout == "doubled empty" else items[:1]
+    return raw[:-1] + b"," + orjson.dumps({field: twice})[1:]
+
+
+@st.composite
+def conversations(draw: st.DrawFn, element: st.SearchStrategy[object], field: str) -> list[bytes]:
+    items: list[object] = draw(st.lists(element, min_size=2, max_size=5))
+    layout, options = draw(LAYOUTS), draw(OPTIONS)
+    requests = [written(items, options, field, layout)]
+    for step in draw(st.lists(GROWTH, min_size=1, max_size=5)):
+        if step == "grow":
+            items = [*items, *draw(st.lists(element, min_size=1, max_size=3))]
+        elif step == "edit":
+            items = [*items[:1], draw(element), *items[2:]]
+        elif step == "cut":
+            items = items[: max(1, len(items) - 2)]
+        elif step == "other ids":
+            items = [
+                item | triple(9) if isinstance(item, dict) and "prompt_token_ids" in item else item
+                for item in items
+            ]
+        if draw(st.integers(0, 5)) == 0:
+            layout, options = draw(LAYOUTS), draw(OPTIONS)
+        requests.append(written(items, options, field, layout))
+    return requests
+
+
+@given(conversations(ITEMS, "input"))
+def test_a_responses_request_is_read_as_without_what_was_sent_before(requests: list[bytes]) -> None:
+    memo = RequestMemo()
+    for raw in requests:
+        plain = outcome(None, raw, NeMoGymResponseCreateParamsNonStreaming)
+        assert outcome(memo, raw, NeMoGymResponseCreateParamsNonStreaming) == plain
+
+
+@given(conversations(MESSAGES, "messages"))
+def test_a_chat_request_is_read_as_without_what_was_sent_before(requests: list[bytes]) -> None:
+    memo = RequestMemo()
+    for raw in requests:
+        plain = outcome(None, raw, NeMoGymChatCompletionCreateParamsNonStreaming)
+        assert outcome(memo, raw, NeMoGymChatCompletionCreateParamsNonStreaming) == plain
+
+
+@given(conversations(ITEMS, "input"), st.sampled_from([None, "be brief"]))
+def test_the_chat_request_made_of_it_is_the_same_too(requests: list[bytes], instructions: str | None) -> None:
+    memo = RequestMemo()
+    for raw in requests:
+        sent = raw if instructions is None else raw.replace(b"{", b'{"instructions":"be brief",', 1)
+        assert in_chat(sent, memo) == in_chat(sent, None)
+
+
+def conversation(turns: int, *, ids: bool = False) -> list[object]:
+    items: list[object] = [{"role": "system", "content": "s"}, user("u")]
+    for turn in range(turns):
+        items += [reply(f"r{turn}", **(triple(turn + 1) if ids else {})), user(f"u{turn}")]
+    return items
+
+
+OPTION: Json = {"temperature": 1.0}
+
+
+def responses(memo: RequestMemo, items: Sequence[object]) -> NeMoGymResponseCreateParamsNonStreaming:
+    raw = written(items, OPTION, "input", "spaced")
+    return cast(
+        "NeMoGymResponseCreateParamsNonStreaming", read(memo, raw, NeMoGymResponseCreateParamsNonStreaming)
+    )
+
+
+def test_only_the_new_items_of_a_growing_conversation_are_made() -> None:
+    memo = RequestMemo()
+    before = responses(memo, conversation(3)).input
+    after = responses(memo, conversation(4)).input
+    assert isinstance(after, GrownList)
+    assert after.known == len(before) == 8
+    assert all(old is new for old, new in zip(before, after, strict=False))
+
+
+def test_items_with_ids_come_with_those_of_their_own_request() -> None:
+    memo = RequestMemo()
+    responses(memo, conversation(3, ids=True))
+    other = [
+        item | triple(50) if isinstance(item, dict) and "prompt_token_ids" in item else item
+        for item in conversation(4, ids=True)
+    ]
+    items = responses(memo, other).input
+    assert isinstance(items, GrownList)
+    assert items.known == 8
+    assert [len(item.prompt_token_ids) for item in items if hasattr(item, "prompt_token_ids")] == [50] * 4  # type: ignore[union-attr]
+
+
+def refusal(memo: RequestMemo, raw: bytes) -> RequestError:
+    with pytest.raises(RequestError) as refused:
+        read(memo, raw, NeMoGymResponseCreateParamsNonStreaming)
+    return refused.value
+
+
+def test_ids_that_do_not_belong_together_are_refused_in_a_known_item_too() -> None:
+    memo = RequestMemo()
+    items = conversation(3, ids=True)
+    responses(memo, items)
+    items[2] = reply("r0", **triple(1, 2, 1))
+    assert refusal(memo, written([*items, user("more")], OPTION, "input", "spaced")).param == "input.2"
+
+
+def test_a_list_that_stands_twice_is_the_last_one() -> None:
+    memo = RequestMemo()
+    read(memo, written(conversation(3), {}, "input", "compact"), NeMoGymResponseCreateParamsNonStreaming)
+    raw = written(conversation(4), {}, "input", "doubled")
+    model = read(memo, raw, NeMoGymResponseCreateParamsNonStreaming)
+    assert len(model.input) == 1  # type: ignore[attr-defined]
+
+
+def test_a_list_of_the_same_name_elsewhere_in_the_request_is_another_one() -> None:
+    memo = RequestMemo()
+    items, more = conversation(3), [user("more")]
+    for nested, sent in ((items, items), ([*items, *more], more)):
+        raw = written(sent, {"custom_params": {"input": nested}}, "input", "compact")
+        model = read(memo, raw, NeMoGymResponseCreateParamsNonStreaming)
+        assert len(model.input) == len(sent)  # type: ignore[attr-defined]
+
+
+def test_what_follows_a_known_beginning_must_be_json() -> None:
+    memo = RequestMemo()
+    raw = written(conversation(3), {}, "input", "compact")
+    read(memo, raw, NeMoGymResponseCreateParamsNonStreaming)
+    assert "is not JSON" in refusal(memo, raw[:-2] + b'x{"role":"user","content":"u"}]}').message
+
+
+def test_an_error_in_a_new_item_names_its_place_in_the_whole() -> None:
+    memo = RequestMemo()
+    responses(memo, conversation(3))
+    assert (
+        refusal(memo, written([*conversation(3), {"type": "no"}], {}, "input", "spaced")).param == "input.8"
+    )
+
+
+def test_ids_in_an_odd_place_of_a_new_item_stay_what_they_are() -> None:
+    memo = RequestMemo()
+    responses(memo, conversation(3))
+    odd = user("u") | {"nested": {"prompt_token_ids": [1, 2]}}
+    assert responses(memo, [*conversation(3), odd]).input[-1].nested == {"prompt_token_ids": [1, 2]}  # type: ignore[union-attr]
+
+
+def test_a_turn_that_goes_on_in_the_next_request_is_one_message() -> None:
+    memo = RequestMemo()
+    calls = [{"type": "function_call", "call_id": f"c{n}", "name": "f", "arguments": "{}"} for n in range(2)]
+    CONVERTER.responses_to_chat_completion_create_params(responses(memo, [*conversation(3), calls[0]]))
+    params = responses(memo, [*conversation(3), *calls])
+    last = CONVERTER.responses_to_chat_completion_create_params(params).messages[-1]
+    assert [made["id"] for made in last["tool_calls"]] == ["c0", "c1"]  # type: ignore[typeddict-item]
+
+
+def test_no_ids_are_kept() -> None:
+    memo = RequestMemo()
+    responses(memo, conversation(3, ids=True))
+    (known,) = memo._known.values()
+    assert [len(item.prompt_token_ids) for item in known.items if hasattr(item, "prompt_token_ids")] == [
+        0
+    ] * 3
+    assert b"0, 1, 2" not in known.text
+
+
+def test_conversations_do_not_share_items() -> None:
+    memo = RequestMemo()
+    first, other = conversation(3), conversation(4)
+    raw = written(first, {}, "input", "compact")
+    read(memo, raw, NeMoGymResponseCreateParamsNonStreaming, "one")
+    model = read(memo, written(other, {}, "input", "compact"), NeMoGymResponseCreateParamsNonStreaming, "two")
+    assert cast("GrownList[object]", model.input).known == 0  # type: ignore[attr-defined]
+
+
+def test_no_more_is_kept_than_allowed() -> None:
+    for memo in (RequestMemo(max_items=30), RequestMemo(max_bytes=2_000)):
+        for session in range(20):
+            read(
+                memo,
+                written(conversation(4), {}, "input", "compact"),
+                NeMoGymResponseCreateParamsNonStreaming,
+                f"s{session}",
+            )
+        assert 0 < memo.items <= 30
+        assert sum(len(known.items) for known in memo._known.values()) == memo.items
+        assert tuple(key[0] for key in memo._known)[-1:] == ("s19",)  # type: ignore[index]
