@@ -38,8 +38,8 @@ walks: 5 to 10 ms in all."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Bytes of requests that are kept, without the ids in them."""
 
-FEWEST_ITEMS: Final = 4
-"""A first turn has two or three; most conversations have no second one that begins like it soon enough to matter."""
+FEWEST_ITEMS: Final = 8
+"""Shorter requests are read whole, which takes less than looking for their beginning."""
 
 BEGINNING: Final = 256
 """Bytes of a request by which the conversations of one session, sub-agents' among them, are told apart."""
@@ -76,9 +76,12 @@ class RequestMemo:
     nothing with the ids of earlier turns.
     """
 
-    def __init__(self, *, max_items: int = MAX_ITEMS, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self, *, max_items: int = MAX_ITEMS, max_bytes: int = MAX_BYTES, fewest_items: int = FEWEST_ITEMS
+    ) -> None:
         self._max_items = max_items
         self._max_bytes = max_bytes
+        self._fewest_items = fewest_items
         self._known: OrderedDict[Hashable, _Known] = OrderedDict()
         self._items = 0
         self._bytes = 0
@@ -146,7 +149,7 @@ class RequestMemo:
     ) -> None:
         """Note a request that was read without this memo, for the ones that will begin like it."""
         items = getattr(model, field)
-        if not isinstance(items, list) or len(items) < FEWEST_ITEMS:
+        if not isinstance(items, list) or len(items) < self._fewest_items:
             return
         at = _opening(field).search(text)
         request = _Request.of(text, at.end(), field) if at is not None else None

@@ -196,7 +196,7 @@ def conversations(draw: st.DrawFn, element: st.SearchStrategy[object], field: st
 
 @given(conversations(ITEMS, "input"))
 def test_a_responses_request_is_read_as_without_what_was_sent_before(requests: list[bytes]) -> None:
-    memo = RequestMemo()
+    memo = RequestMemo(fewest_items=2)
     for raw in requests:
         plain = outcome(None, raw, NeMoGymResponseCreateParamsNonStreaming)
         assert outcome(memo, raw, NeMoGymResponseCreateParamsNonStreaming) == plain
@@ -204,7 +204,7 @@ def test_a_responses_request_is_read_as_without_what_was_sent_before(requests: l
 
 @given(conversations(MESSAGES, "messages"))
 def test_a_chat_request_is_read_as_without_what_was_sent_before(requests: list[bytes]) -> None:
-    memo = RequestMemo()
+    memo = RequestMemo(fewest_items=2)
     for raw in requests:
         plain = outcome(None, raw, NeMoGymChatCompletionCreateParamsNonStreaming)
         assert outcome(memo, raw, NeMoGymChatCompletionCreateParamsNonStreaming) == plain
@@ -212,7 +212,7 @@ def test_a_chat_request_is_read_as_without_what_was_sent_before(requests: list[b
 
 @given(conversations(ITEMS, "input"), st.sampled_from([None, "be brief"]))
 def test_the_chat_request_made_of_it_is_the_same_too(requests: list[bytes], instructions: str | None) -> None:
-    memo = RequestMemo()
+    memo = RequestMemo(fewest_items=2)
     for raw in requests:
         sent = raw if instructions is None else raw.replace(b"{", b'{"instructions":"be brief",', 1)
         assert in_chat(sent, memo) == in_chat(sent, None)

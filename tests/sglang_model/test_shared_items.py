@@ -124,9 +124,10 @@ async def test_a_handler_sees_this_requests_items_and_shares_the_earlier_ones(ec
     SEEN.clear()
     MADE.clear()
     await rollout(Watched, "chat", "server", echo=echo)
-    assert [isinstance(items, GrownList) for items in SEEN] == [False, *[True] * (ROUNDS - 2)]
-    assert [items.known for items in SEEN[2:]] == [len(items) for items in SEEN[1:-1]]
-    assert [messages.known for messages in MADE[2:]] == [len(messages) for messages in MADE[1:-1]]
+    assert [len(items) for items in SEEN[1:3]] == [7, 12]
+    assert [isinstance(items, GrownList) for items in SEEN] == [False, False, *[True] * (ROUNDS - 3)]
+    assert [items.known for items in SEEN[3:]] == [len(items) for items in SEEN[2:-1]]
+    assert [messages.known for messages in MADE[3:]] == [len(messages) for messages in MADE[2:-1]]
     with_ids = [item for item in SEEN[-1] if hasattr(item, "generation_token_ids")]
     assert [bool(item.generation_token_ids) for item in with_ids] == [True] * (ROUNDS - 2 if echo else 0)
 
@@ -139,11 +140,11 @@ async def test_a_subclass_that_changes_messages_in_place_changes_those_of_its_ow
 
 async def test_what_is_shared_is_counted():
     server = make_server(Listening(engine_with(*RULES)), "chat", "server")
-    items = [{"role": role, "content": "x"} for role in ("user", "assistant", "user", "assistant", "user")]
+    items = [{"role": role, "content": "x"} for role in ("user", "assistant") * 4]
     async with agent(server) as client:
         await client.post("/v1/responses", json={"input": items})
         metrics = (await client.get("/metrics")).text
-    assert 'nemo_gym_request_items{worker="main"} 5.0' in metrics
+    assert 'nemo_gym_request_items{worker="main"} 8.0' in metrics
 
 
 def test_what_is_made_of_a_list_is_made_once_for_each_element():
