@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 
 from benchmarks.effort import Effort
 from benchmarks.fleet import Fleet
 from benchmarks.memory import memory
 from benchmarks.records import Reading
-from benchmarks.stall import stall_during_turns, stall_while_encoding
+from benchmarks.stall import STALLS, stalls
 from benchmarks.startup import start_up
 
 Measurement = Callable[[Fleet, int, Effort, Collection[str]], Iterator[Reading]]
 
 MEASUREMENTS: dict[str, Measurement] = {
-    "stall-encoding": stall_while_encoding,
-    "stall-turns": stall_during_turns,
+    **{point.name: partial(stalls, point) for point in STALLS},
     "memory": memory,
     "start-up": start_up,
 }

@@ -10,6 +10,7 @@ from benchmarks.points import POINTS
 from benchmarks.quantiles import ratio
 from benchmarks.records import Results
 from benchmarks.servers import SERVERS
+from benchmarks.stall import STALLS
 from benchmarks.summary import Summary, by_prompt_size, summarise
 from benchmarks.tables import Row, figure, table
 from benchmarks.targets import NEMO_GYM, TARGETS, growth
@@ -171,14 +172,10 @@ def stall_table(summary: Summary) -> str:
         "idle_p99_ms": "idle p99 ms",
         "seconds": "seconds of load",
     }
-    titles = {
-        "stall-encoding": "while eight unique 100k prompts are sent at once",
-        "stall-turns": "during 20 echoed turns from a 32k prompt on, c=1",
-    }
     parts = [
-        f"`GET /` every 2 ms {title}:\n\n{text}"
-        for measurement, title in titles.items()
-        if (text := readings_table(summary, measurement, columns))
+        f"`GET /` every 2 ms during {point.title}:\n\n{text}"
+        for point in STALLS
+        if (text := readings_table(summary, point.name, columns))
     ]
     return "\n\n".join(parts)
 

@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 import orjson
 
 from benchmarks.effort import Effort
 from benchmarks.fleet import BenchmarkError, Fleet, Target
 from benchmarks.paths import ROOT
-from benchmarks.points import Point
+from benchmarks.points import POINTS, Point
 from benchmarks.probe import INTERVAL_SECONDS
 from benchmarks.quantiles import quantile
 from benchmarks.records import Reading
@@ -26,7 +27,7 @@ from nemo_gym.parent_death import ending_with_this_process
 IDLE_SECONDS = 1.0
 ENCODING = Point(
     name="stall-encoding",
-    title="eight unique 100k prompts at once",
+    title="the encoding of eight unique 100k prompts at once",
     servers=("generate", "floor-generate"),
     prompt_tokens=102_400,
     concurrency=8,
@@ -41,23 +42,29 @@ TURNS = Point(
     sessions=1,
     turns=20,
 )
+LONG = Point(
+    name="stall-long",
+    title="5 echoed turns from 128k on",
+    servers=("chat", "chat-training", "generate", "floor-chat"),
+    prompt_tokens=131_072,
+    concurrency=1,
+    sessions=1,
+    turns=5,
+)
+HISTORY = replace(
+    POINTS["history"],
+    name="stall-history",
+    title="tool rounds of about 350 tokens up to 128k, ids not echoed",
+    servers=("chat-spliced", "generate", "generate-whole"),
+)
+STALLS = (ENCODING, TURNS, LONG, HISTORY)
 
 
-def stall_while_encoding(
-    fleet: Fleet, seed: int, effort: Effort, without: Collection[str]
+def stalls(
+    point: Point, fleet: Fleet, seed: int, effort: Effort, without: Collection[str]
 ) -> Iterator[Reading]:
-    return _stalls(fleet, ENCODING, seed, effort, without)
-
-
-def stall_during_turns(
-    fleet: Fleet, seed: int, effort: Effort, without: Collection[str]
-) -> Iterator[Reading]:
-    return _stalls(fleet, TURNS, seed, effort, without)
-
-
-def _stalls(
-    fleet: Fleet, point: Point, seed: int, effort: Effort, without: Collection[str]
-) -> Iterator[Reading]:
+    if effort is Effort.QUICK:
+        point = point.in_quick()
     targets = [fleet.target(name) for name in point.servers if name not in without]
     for mode in dict.fromkeys(target.server.engine for target in targets):
         fleet.configure(mode, point.shape)

@@ -131,6 +131,14 @@ TARGETS = (
         10.0,
         " ms",
     ),
+    *(
+        _no_more(f"event-loop stall during {title}, {server}: p99", measurement, server, "p99_ms", 5.0, " ms")
+        for title, measurement, servers in (
+            ("a tool-using conversation up to 128k tokens", "stall-history", ("chat-spliced", "generate")),
+            ("5 echoed turns from 128k tokens on", "stall-long", ("chat", "chat-training", "generate")),
+        )
+        for server in servers
+    ),
     _quick_turns("chat"),
     _quick_turns("generate"),
     _no_more(
