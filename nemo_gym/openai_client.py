@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias, cast
 
 import httpx
+import msgspec
 import orjson
 
 from nemo_gym import json_ids
@@ -21,6 +22,7 @@ from nemo_gym.errors import (
 )
 from nemo_gym.http_errors import describe, status_error
 from nemo_gym.http_pool import HTTPPool
+from nemo_gym.token_ids import TokenIds
 
 JSONObject: TypeAlias = dict[str, object]
 
@@ -81,7 +83,8 @@ class NeMoGymAsyncOpenAI:
         return await self._call("POST", "/v1/responses", body)
 
     async def create_tokenize(self, **body: object) -> JSONObject:
-        return await self._call("POST", "/tokenize", body)
+        """`tokens`, where it is a flat list, is a TokenIds that nobody has read yet: a prompt can have 100,000."""
+        return await self._call("POST", "/tokenize", body, decode=decode_tokenized)
 
     async def create_detokenize(self, **body: object) -> JSONObject:
         return await self._call("POST", "/detokenize", body)
@@ -140,9 +143,16 @@ class NeMoGymAsyncOpenAI:
         """
         return self._check(await self._send(method, path, content)).content
 
-    async def _call(self, method: str, path: str, body: JSONObject | None = None) -> JSONObject:
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        body: JSONObject | None = None,
+        *,
+        decode: Callable[[bytes], object] | None = None,
+    ) -> JSONObject:
         content = None if body is None else _encode(body)
-        return self._decode(self._check(await self._send(method, path, content)))
+        return self._decode(self._check(await self._send(method, path, content)), decode)
 
     async def _send(
         self,
@@ -170,11 +180,17 @@ class NeMoGymAsyncOpenAI:
             return response
         raise status_error(response, where=self._where(response), secret=self.api_key)
 
-    def _decode(self, response: httpx.Response) -> JSONObject:
+    def _decode(
+        self, response: httpx.Response, decode: Callable[[bytes], object] | None = None
+    ) -> JSONObject:
         """Return the JSON object in a success; say what came instead, but never what was in it."""
         content = response.content
         try:
-            value = json_ids.loads(content, will_be_read=True, decode=self._decode_json)
+            value = (
+                json_ids.loads(content, will_be_read=True, decode=self._decode_json)
+                if decode is None
+                else decode(content)
+            )
         except orjson.JSONDecodeError as error:
             found = (
                 f"{len(content)} bytes that are not JSON from byte {error.pos} on"
@@ -193,6 +209,24 @@ class NeMoGymAsyncOpenAI:
 
     def _where(self, response: httpx.Response) -> str:
         return describe(response.request.method, response.request.url, self.name)
+
+
+def decode_tokenized(raw: bytes) -> object:
+    """The JSON of a `/tokenize` answer; a flat list under `tokens` is a TokenIds of its text. Raises
+    orjson.JSONDecodeError.
+    """
+    try:
+        fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return orjson.loads(raw)
+    value: dict[str, object] = {}
+    for name, field in fields.items():
+        text = bytes(field)
+        is_flat = (
+            name == "tokens" and text[:1] == b"[" and not any(text.find(char, 1) >= 0 for char in b'["{')
+        )
+        value[name] = TokenIds.unread(text[1:-1]) if is_flat else orjson.loads(text)
+    return value
 
 
 def _encode(body: Mapping[str, object]) -> bytes:

@@ -128,7 +128,9 @@ class ServerRenderer:
         if not ids:
             return ""
         answer = await self._client.create_detokenize(
-            model=self._model, tokens=list(ids), skip_special_tokens=False
+            model=self._model,
+            tokens=ids if isinstance(ids, TokenIds) else list(ids),
+            skip_special_tokens=False,
         )
         text = answer.get("text")
         if not isinstance(text, str):
@@ -171,7 +173,7 @@ class ServerRenderer:
     async def _tokenize(self, body: dict[str, object]) -> TokenIds:
         answer = await self._client.create_tokenize(**body)
         try:
-            return TokenIds.checked(answer.get("tokens"), "tokens")
+            return TokenIds.checked(answer.get("tokens"), "tokens").read("tokens")
         except ValueError as error:
             raise UpstreamContractError(
                 f"{self._client.name}: the engine's /tokenize answer cannot be used: {error}"

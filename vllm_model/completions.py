@@ -78,7 +78,7 @@ def read_token_ids_of_logprobs(choice: Mapping[str, object], server: str) -> tup
 def read_tokenized_prompt(answer: Mapping[str, object], server: str) -> TokenIds:
     """The prompt's ids from an answer of `/tokenize`. Raises UpstreamContractError."""
     try:
-        return TokenIds.checked(answer.get("tokens"), "tokens")
+        return TokenIds.checked(answer.get("tokens"), "tokens").read("tokens")
     except ValueError as error:
         raise UpstreamContractError(
             f"{server}: the engine's /tokenize answer cannot be used: {error}"

@@ -13,6 +13,8 @@ from typing import TypeAlias
 import httpx
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nemo_gym.errors import (
     ConfigError,
@@ -23,7 +25,8 @@ from nemo_gym.errors import (
     UpstreamUnavailableError,
 )
 from nemo_gym.http_pool import HTTPClientConfig, HTTPPool
-from nemo_gym.openai_client import NeMoGymAsyncOpenAI
+from nemo_gym.openai_client import NeMoGymAsyncOpenAI, decode_tokenized
+from nemo_gym.token_ids import TokenIds
 from tests.support.socket_servers import Connection, answering, socket_server, unused_url
 
 KEY = "sk-very-secret"
@@ -382,3 +385,44 @@ async def test_every_refusal_captured_from_real_engines_is_put_into_words() -> N
         assert not words.startswith("{"), path
         seen += 1
     assert seen > 20
+
+
+FLAT_TOKENS = st.lists(
+    st.one_of(st.integers(-2, 10**12), st.floats(allow_nan=False), st.booleans(), st.none())
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["tokens", "count", "token_strs", "token"]),
+        st.one_of(FLAT_TOKENS, st.lists(FLAT_TOKENS, max_size=3), st.text(max_size=5), st.integers()),
+    ),
+    st.sampled_from([None, 1]),
+)
+def test_a_tokenize_answer_has_its_ids_as_text_and_all_else_as_it_is(
+    answer: dict[str, object], indent: int | None
+) -> None:
+    made = decode_tokenized(json.dumps(answer, indent=indent).encode())
+    assert isinstance(made, dict)
+    assert made.keys() == answer.keys()
+    for name, value in answer.items():
+        if isinstance(made[name], TokenIds):
+            assert name == "tokens"
+            try:
+                expected: object = TokenIds.checked(value)
+            except ValueError:
+                with pytest.raises(ValueError, match="ids"):
+                    made[name].read("ids")
+            else:
+                assert made[name].read() == expected
+        else:
+            assert made[name] == value
+            assert name != "tokens" or not isinstance(value, list) or any(type(n) is list for n in value)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b'{"tokens":[1,}', b'{"tokens":[1],"count":nul}', b'{"count":"\xff"}']
+)
+def test_a_tokenize_answer_that_is_no_json_is_a_json_error(raw: bytes) -> None:
+    with pytest.raises(orjson.JSONDecodeError):
+        decode_tokenized(raw)
