@@ -32,6 +32,7 @@ from nemo_gym.global_config import (
 )
 from nemo_gym.json_response import json_response
 from nemo_gym.metrics import METRICS_CONTENT_TYPE, Metrics, MetricsMiddleware
+from nemo_gym.process_tuning import tune_process
 from nemo_gym.server_client import ServerClient
 from nemo_gym.sessions import (
     SESSION_ID_KEY,
@@ -44,8 +45,6 @@ from nemo_gym.webserver import (
     StartupErrorMiddleware,
     configure_logging,
     exit_for_config_error,
-    leave_startup_objects_alone,
-    let_the_loop_have_its_turn,
     raise_open_files_limit,
     serve,
     serve_with_workers,
@@ -148,8 +147,7 @@ class SimpleServer(BaseServer):
             async with outer(application) as state:
                 try:
                     await self.on_startup()
-                    leave_startup_objects_alone()
-                    let_the_loop_have_its_turn()
+                    tune_process()
                     yield state
                 finally:
                     await self.on_shutdown()

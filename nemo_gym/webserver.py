@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import logging.config
 import resource
@@ -24,8 +23,6 @@ OPEN_FILES: Final = 65535
 
 # NeMo Gym's client keeps an idle connection for 15 s: the server must not be the first to close it.
 KEEP_ALIVE_SECONDS: Final = 30
-SWITCH_SECONDS: Final = 0.002
-GARBAGE_THRESHOLD: Final = 20_000
 # NeMo Gym kills a server one second after it asked it to stop.
 GRACEFUL_SHUTDOWN_SECONDS: Final = 0.5
 # A worker imports and builds its server before it answers: a tokenizer takes its time.
@@ -169,23 +166,3 @@ def try_startup(app: FastAPI) -> None:
             pass
 
     asyncio.run(enter_and_leave())
-
-
-def let_the_loop_have_its_turn() -> None:
-    """Make threads give way to the event loop after 2 ms instead of Python's 5.
-
-    Rendering conversations of 200 messages in a thread made the loop wait up to 27 ms (p99), and 4 with this.
-    """
-    sys.setswitchinterval(SWITCH_SECONDS)
-
-
-def leave_startup_objects_alone() -> None:
-    """Take what exists now out of every later garbage collection, and collect less often.
-
-    Modules, models and a tokenizer are 180,000 objects that live as long as the process; a full collection walks them
-    all and holds the event loop for 100 ms and more, in the middle of some request. Python's own threshold of 700 new
-    objects is reached several times in every request, whose objects go by reference count anyway: 0.08 of 1.46 ms.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GARBAGE_THRESHOLD, *gc.get_threshold()[1:])
