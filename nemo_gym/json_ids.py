@@ -28,6 +28,7 @@ from typing import Final
 import numpy as np
 import orjson
 
+from nemo_gym.id_text import BETWEEN
 from nemo_gym.token_ids import LogProbs, TokenIds
 
 Numbers = TokenIds | LogProbs
@@ -43,8 +44,6 @@ _ALLOWED: Final = {TokenIds: b"0123456789, \t\n\r", LogProbs: b"0123456789, \t\n
 _LONG: Final = 16_384
 _COMMA: Final = ord(",")
 _NINE: Final = ord("9")
-_BETWEEN: Final = (b"-", b".", b"/")
-"""What stands between the comma and the digits in ASCII."""
 _FIELD: Final = re.compile(rb'"(%b)"[ \t\n\r]*:[ \t\n\r]*\[' % b"|".join(_KINDS))
 _ADJACENT_FIELD: Final = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*" + _FIELD.pattern)
 _ENDING: Final = b'_token_ids"'
@@ -93,10 +92,10 @@ def dumps(value: object) -> bytes:
 
 def _only_numbers(text: bytes, kind: type[Numbers]) -> bool:
     if kind is TokenIds and len(text) > _LONG:
-        # The least and the largest character, found in a tenth of the time.
+        # In five looks at the whole, without a copy of it.
         characters = np.frombuffer(text, np.uint8)
-        if characters.max() <= _NINE and characters.min() >= _COMMA:
-            return not any(byte in text for byte in _BETWEEN)
+        if characters.min() >= _COMMA and characters.max() <= _NINE:
+            return not any(byte in text for byte in BETWEEN)
     return not text.translate(None, _ALLOWED[kind])
 
 
