@@ -69,7 +69,7 @@ def count_ids(text: bytes) -> int | None:
         return None
     digits = characters & _DIGIT_BIT  # that bit for a digit, zero for a comma: there is nothing else
     count = len(text) - int(np.count_nonzero(digits)) + 1
-    if not digits[0] or not digits[-1] or (text[0] == _ZERO and digits[1:2].any()):
+    if _COMMA in (text[0], text[-1]) or (text[0] == _ZERO and text[1:2] not in (b"", b",")):
         return None
     if _has_eight_digits(digits) and any(len(number) > MOST_DIGITS for number in text.split(b",")):
         return None

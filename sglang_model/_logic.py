@@ -11,6 +11,7 @@ from typing import cast
 
 from nemo_gym.errors import UpstreamContractError
 from nemo_gym.token_metadata import LogProbs, TokenIds
+from sglang_model.sampled_entries import SampledEntries
 
 UNSUPPORTED_SAMPLING_PARAMS = (
     "user",
@@ -26,10 +27,10 @@ UNSUPPORTED_SAMPLING_PARAMS = (
 def extract_generated_tokens_and_logprobs(result: Mapping[str, object]) -> tuple[TokenIds, LogProbs]:
     """The sampled ids and the logprob of each, from a `/generate` answer or a chat choice that carries `meta_info`.
 
-    Reads `meta_info.output_token_logprobs` ([logprob, id, text] entries or mappings), else the parallel
-    `output_token_logprobs_val` / `_idx` arrays. Only the first `meta_info.completion_tokens` entries count: with no
-    token generated SGLang (0.5.12 to 0.5.23) still sends one entry, the token that would have come. Where the answer
-    has a second copy of the ids (`output_ids`, `response_token_ids`) both must agree.
+    Reads `meta_info.output_token_logprobs` (`SampledEntries`, or a list of [logprob, id, text] or of mappings), else
+    the parallel `output_token_logprobs_val` / `_idx` arrays. Only the first `meta_info.completion_tokens` entries
+    count: with no token generated SGLang (0.5.12 to 0.5.23) still sends one entry, the token that would have come.
+    Where the answer has a second copy of the ids (`output_ids`, `response_token_ids`) both must agree.
 
     Raises UpstreamContractError, a RuntimeError, for anything missing, misaligned, mistyped or non-finite.
     """
@@ -38,30 +39,11 @@ def extract_generated_tokens_and_logprobs(result: Mapping[str, object]) -> tuple
     output_ids = _second_copy(result, meta)
 
     entries = meta.get("output_token_logprobs")
-    if entries is not None:
-        raw_logprobs, raw_ids = _split_entries(_sequence(entries, "output_token_logprobs"))
-    elif _either(meta, result, "output_token_logprobs_val") is not None:
-        raw_logprobs, raw_ids = _split_arrays(result, meta, output_ids)
+    if isinstance(entries, SampledEntries):
+        _require_enough(len(entries.token_ids), completion_tokens)
+        ids, logprobs = entries.first(completion_tokens)
     else:
-        raise UpstreamContractError(
-            "the engine's answer has no output_token_logprobs: expected it in meta_info, but the answer has the keys "
-            f"{sorted(result)} and meta_info has {sorted(meta)}. Ask for it: return_logprob on /generate, logprobs and "
-            "return_meta_info on chat"
-        )
-
-    if completion_tokens is not None:
-        if len(raw_ids) < completion_tokens:
-            raise UpstreamContractError(
-                f"the engine reports completion_tokens={completion_tokens} but only {len(raw_ids)} sampled tokens came"
-            )
-        raw_ids, raw_logprobs = raw_ids[:completion_tokens], raw_logprobs[:completion_tokens]
-
-    try:
-        ids, logprobs = _checked(raw_ids, raw_logprobs)
-    except UpstreamContractError:
-        for index, entry in enumerate(entries if isinstance(entries, list) else ()):
-            _pair(entry, index)  # says more of a null than that it is no number
-        raise
+        ids, logprobs = _checked_columns(result, meta, completion_tokens, output_ids)
     if output_ids is not None:
         _require_same(ids, output_ids)
     return ids, logprobs
@@ -101,6 +83,40 @@ def _second_copy(result: Mapping[str, object], meta: Mapping[str, object]) -> To
         if raw is not None:
             return _token_ids(_sequence(raw, name), name)
     return None
+
+
+def _require_enough(entries: int, completion_tokens: int | None) -> None:
+    if completion_tokens is not None and entries < completion_tokens:
+        raise UpstreamContractError(
+            f"the engine reports completion_tokens={completion_tokens} but only {entries} sampled tokens came"
+        )
+
+
+def _checked_columns(
+    result: Mapping[str, object],
+    meta: Mapping[str, object],
+    completion_tokens: int | None,
+    output_ids: TokenIds | None,
+) -> tuple[TokenIds, LogProbs]:
+    """The ids and log probabilities of plain JSON, each looked at here."""
+    entries = meta.get("output_token_logprobs")
+    if entries is not None:
+        raw_logprobs, raw_ids = _split_entries(_sequence(entries, "output_token_logprobs"))
+    elif _either(meta, result, "output_token_logprobs_val") is not None:
+        raw_logprobs, raw_ids = _split_arrays(result, meta, output_ids)
+    else:
+        raise UpstreamContractError(
+            "the engine's answer has no output_token_logprobs: expected it in meta_info, but the answer has the keys "
+            f"{sorted(result)} and meta_info has {sorted(meta)}. Ask for it: return_logprob on /generate, logprobs and "
+            "return_meta_info on chat"
+        )
+    _require_enough(len(raw_ids), completion_tokens)
+    try:
+        return _checked(raw_ids[:completion_tokens], raw_logprobs[:completion_tokens])
+    except UpstreamContractError:
+        for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+            _pair(entry, index)  # says more of a null than that it is no number
+        raise
 
 
 def _split_arrays(

@@ -24,7 +24,7 @@ from nemo_gym.responses_converter import ResponsesConverter
 from nemo_gym.server_utils import SESSION_ID_KEY, is_nemo_gym_fastapi_entrypoint
 from nemo_gym.token_metadata import TokenIds
 from sglang_model import chat_request
-from sglang_model.chat_answer import decode_without_logprobs
+from sglang_model.chat_answer import decode_chat_answer
 from sglang_model.config import SGLangModelConfig
 from sglang_model.generate_transport import GenerateTransport
 from sglang_model.history import NOT_ONLY_TEXT, History, PromptPlan
@@ -114,7 +114,7 @@ class SGLangModel(VLLMModel):
 
     def _decode_answer(self, raw: bytes) -> object:
         only_ids = self.config.transport == "chat" and self.config.return_token_id_information
-        return decode_without_logprobs(raw) if only_ids else super()._decode_answer(raw)
+        return decode_chat_answer(raw) if only_ids else super()._decode_answer(raw)
 
     async def on_startup(self) -> None:
         """Look at the engines that are up already. Raises ConfigError for one whose every turn would fail or lie."""

@@ -42,6 +42,7 @@ PURE = (
     "sglang_model.chat_answer",
     "nemo_gym.grown_list",
     "nemo_gym.request_memo",
+    "sglang_model.sampled_entries",
     "sglang_model.segments",
     "sglang_model.segment_cache",
     "sglang_model.json_size",
