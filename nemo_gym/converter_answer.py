@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal
 
 from openai.types import CompletionUsage
+from pydantic import BaseModel
 
 from nemo_gym.responses_types import (
     NeMoGymResponseCreateParamsNonStreaming,
     NeMoGymResponseUsage,
     NeMoGymToolParam,
 )
-from nemo_gym.tagged_union import field_of
 
 IncompleteReason = Literal["max_output_tokens", "content_filter"]
 
@@ -61,6 +62,11 @@ def _echoed_tool(tool: NeMoGymToolParam) -> NeMoGymToolParam | dict[str, object]
     return {"parameters": None, "strict": None, **tool} if tool["type"] == "function" else tool
 
 
+def _fields_of(model: BaseModel | None) -> Mapping[str, object]:
+    """Declared fields and others. Not asked for by attribute: pydantic takes 1 µs to say that there is none."""
+    return {} if model is None else {**model.__dict__, **(model.model_extra or {})}
+
+
 def response_usage(usage: CompletionUsage | None) -> NeMoGymResponseUsage | None:
     """The engine's counts under the names of the Responses API; None if it reported none.
 
@@ -72,15 +78,17 @@ def response_usage(usage: CompletionUsage | None) -> NeMoGymResponseUsage | None
         return None
     unreported: list[str] = []
 
-    def count(details: object, group: str, name: str) -> int:
-        nested, flat = field_of(details, name), field_of(usage, name)
-        value = nested if nested is not None else flat
+    flat = _fields_of(usage)
+
+    def count(details: Mapping[str, object], group: str, name: str) -> int:
+        nested = details.get(name)
+        value = nested if nested is not None else flat.get(name)
         if not isinstance(value, int):
             unreported.append(f"{group}.{name}")
             return 0
         return value
 
-    prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
+    prompt, completion = _fields_of(usage.prompt_tokens_details), _fields_of(usage.completion_tokens_details)
     input_details = {
         "cached_tokens": count(prompt, "input_tokens_details", "cached_tokens"),
         "cache_write_tokens": count(prompt, "input_tokens_details", "cache_write_tokens"),

@@ -248,16 +248,16 @@ def _build_request(
 ) -> httpx.Request:
     """Return the request, its body by reference. Given a stream, httpx leaves the framing headers to the caller,
     which takes a third of the time that it needs to find out what is missing."""
-    sent = _headers(url.netloc, tuple(headers.items())).copy()
-    if content is not None:
-        sent["content-length"] = str(len(content))
-    return httpx.Request(
+    request = httpx.Request(
         method,
         url,
-        headers=sent,
+        headers=_headers(url.netloc, tuple(headers.items())),  # of which it makes a copy
         stream=httpx.ByteStream(content or b""),
         extensions={"timeout": timeout.as_dict()},
     )
+    if content is not None:
+        request.headers["content-length"] = str(len(content))
+    return request
 
 
 @lru_cache(maxsize=256)

@@ -65,7 +65,7 @@ def count_ids(text: bytes) -> int | None:
     if any(byte in text for byte in BETWEEN):
         return None
     characters = np.frombuffer(text, np.uint8)
-    if characters.min() < _COMMA or characters.max() > _NINE:
+    if np.minimum.reduce(characters) < _COMMA or np.maximum.reduce(characters) > _NINE:
         return None
     digits = characters & _DIGIT_BIT  # that bit for a digit, zero for a comma: there is nothing else
     count = len(text) - int(np.count_nonzero(digits)) + 1
@@ -76,7 +76,7 @@ def count_ids(text: bytes) -> int | None:
     # Counted so, a pair that begins with a comma is what its second character is, and any other more than that.
     pairs = digits[:-1]
     pairs += characters[1:]
-    least = int(pairs.min(initial=_ONE))
+    least = int(np.minimum.reduce(pairs, initial=_ONE))
     if least < _ZERO or (least == _ZERO and _has_padded(text, pairs)):
         return None
     return count
@@ -86,8 +86,8 @@ def _has_eight_digits(digits: npt.NDArray[np.uint8]) -> bool:
     """Whether eight digits stand in a row from some multiple of four on. No vocabulary's ids have as many; a number of
     more than ten digits has, wherever it begins.
     """
-    words = digits[: len(digits) // 4 * 4].view(np.uint32) == _FOUR_DIGITS
-    return bool((words[1:] & words[:-1]).any())
+    words = digits[: len(digits) // 4 * 4].view(np.uint32)
+    return bool(np.maximum.reduce(words[1:] & words[:-1], initial=0) == _FOUR_DIGITS)
 
 
 def _has_padded(text: bytes, pairs: npt.NDArray[np.uint8]) -> bool:

@@ -50,7 +50,7 @@ from nemo_gym.responses_items import (
 from nemo_gym.responses_parts import NeMoGymContent
 from nemo_gym.responses_types import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.tagged_union import described, field_of
-from nemo_gym.token_metadata import TOKEN_FIELDS, TokenIDLogProbMixin, token_metadata_of
+from nemo_gym.token_metadata import has_token_metadata, token_fields
 
 __all__ = [
     "ResponsesConverter",
@@ -151,12 +151,12 @@ class ResponsesConverter(BaseModel):
     def _with_tokens_on_the_last(
         self, items: list[NeMoGymResponseOutputItem], message: Mapping[str, object]
     ) -> list[NeMoGymResponseOutputItem]:
-        tokens = token_metadata_of(message) if self.return_token_id_information else None
-        if tokens is None:
+        if not self.return_token_id_information or not has_token_metadata(message):
             return items
         last = items[-1]
         fields = {name: getattr(last, name) for name in last.model_fields_set}
-        variant = training_variant_of(type(last)).model_validate(fields | _fields_of(tokens))
+        # The variant checks the triple itself: all of it there, and as many log probabilities as sampled ids.
+        variant = training_variant_of(type(last)).model_validate(fields | token_fields(message))
         return [*items[:-1], cast("NeMoGymResponseOutputItem", variant)]
 
     def chat_completion_to_response(
@@ -219,11 +219,6 @@ class ResponsesConverter(BaseModel):
         return NeMoGymResponseCreateParamsNonStreaming.model_validate(
             {"input": self.chat_messages_to_responses_items(params.messages), **responses_fields(fields)}
         )
-
-
-def _fields_of(tokens: TokenIDLogProbMixin) -> dict[str, object]:
-    fields = {name: getattr(tokens, name) for name in TOKEN_FIELDS}
-    return fields if tokens.routed_experts is None else {**fields, "routed_experts": tokens.routed_experts}
 
 
 def _reasoning_item(texts: list[str]) -> NeMoGymResponseReasoningItem:

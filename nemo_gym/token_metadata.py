@@ -27,6 +27,7 @@ __all__ = [
     "TokenIds",
     "aligned_triple",
     "has_token_metadata",
+    "token_fields",
     "token_metadata_of",
 ]
 
@@ -122,10 +123,12 @@ def token_metadata_of(value: object) -> TokenIDLogProbMixin | None:
         return value
     if (isinstance(value, BaseModel) and not value.model_extra) or not has_token_metadata(value):
         return None
-    fields = _fields_of(value)
-    return TokenIDLogProbMixin.model_validate(
-        {name: fields[name] for name in (*TOKEN_FIELDS, "routed_experts") if fields.get(name) is not None}
-    )
+    return TokenIDLogProbMixin.model_validate(token_fields(_fields_of(value)))
+
+
+def token_fields(fields: Mapping[str, object]) -> dict[str, object]:
+    """Those of the triple's fields, and routed experts, that are there and not null, unchecked and by reference."""
+    return {name: fields[name] for name in (*TOKEN_FIELDS, "routed_experts") if fields.get(name) is not None}
 
 
 def _fields_of(value: object) -> Mapping[str, object]:

@@ -24,6 +24,8 @@ class Replicas:
 
     def ranking(self, session_id: str, count: int) -> list[int]:
         """Indices of all replicas, the session's own first, those that are down last."""
+        if count == 1:
+            return [0]
         order = sorted(range(count), key=lambda index: _weight(session_id, index), reverse=True)
         return sorted(order, key=self.is_down)
 
