@@ -106,6 +106,19 @@ def unpack(packed: PackedIds) -> bytes:
     return b2a_hex(packed).translate(_FROM_NIBBLE, _PADDING)[1:]
 
 
+def beginning(packed: PackedIds, characters: int) -> PackedIds:
+    """The packed list of the first `characters` of its text, which end with a whole id."""
+    if not characters:
+        return PackedIds(b"")
+    nibbles = 1 + characters
+    end = (nibbles + 1) // 2
+    padding = 0x0F if nibbles % 2 else 0
+    last = packed[end - 1]
+    if end == len(packed) and last | padding == last:
+        return packed
+    return PackedIds(packed[: end - 1] + bytes((last | padding,)))
+
+
 def last_numbers(text: bytes, count: int) -> list[int]:
     """The last ids of canonical text, at most `count` of them, without looking at the others."""
     if not text or count < 1:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from nemo_gym.id_text import PackedIds, count_numbers, pack, unpack
+from nemo_gym.id_text import PackedIds, beginning, count_numbers, pack, unpack
 from nemo_gym.token_ids import TokenIds
 
 NOTHING_KNOWN: Final[Mapping[int, bytes]] = MappingProxyType({})
@@ -109,16 +109,14 @@ class SharedSequences:
         return TokenIds.of_text(self._text(index), self._links[_LINK * index + 2])
 
     def _text(self, index: int) -> bytes:
-        pieces: list[bytes] = []
-        own = unpack(self._own[index])
+        # Put together packed, so that a session of a thousand turns is unpacked in one go and not a thousand times.
+        pieces = [self._own[index]]
         while (wanted := self._shared_characters(index)) > 0:
-            pieces.append(own)
             index = self._base(index)
             behind = self._shared_characters(index)
             # One comma stands between what the base shares with its own base and what it adds.
-            own = unpack(self._own[index])[: wanted - behind - (1 if behind else 0)]
-        pieces.append(own)
-        return b",".join(piece for piece in reversed(pieces) if piece)
+            pieces.append(beginning(self._own[index], wanted - behind - (1 if behind else 0)))
+        return unpack(PackedIds(b"".join(reversed(pieces))))
 
     def _append(self, base: int | None, shared_characters: int, length: int, own: PackedIds) -> int:
         self._links.extend((_NO_BASE if base is None else base, shared_characters, length))

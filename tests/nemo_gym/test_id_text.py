@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.id_text import LARGEST_ID, count_ids, count_numbers, joined, last_numbers, pack, unpack
+from nemo_gym.id_text import LARGEST_ID, beginning, count_ids, count_numbers, joined, last_numbers, pack, unpack
 
 IDS = st.lists(st.one_of(st.integers(0, 12), st.integers(0, LARGEST_ID)), max_size=40)
 
@@ -71,3 +71,9 @@ def test_a_number_of_more_than_ten_digits_is_no_id_wherever_it_stands(front: int
 
 def test_lists_one_behind_the_other_have_one_comma_between_them() -> None:
     assert joined(b"", b"1,2", b"", b"3", b"") == b"1,2,3"
+
+
+@given(IDS, st.integers(0, 40))
+def test_the_beginning_of_a_packed_list_is_the_packed_beginning(ids: list[int], count: int) -> None:
+    first = text_of(ids[:count])
+    assert beginning(pack(text_of(ids)), len(first)) == pack(first)
