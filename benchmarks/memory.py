@@ -65,9 +65,10 @@ def _bytes_per_session(fleet: Fleet, seed: int, wave: Point) -> float:
 def store_bytes_per_token(*, group: int, sessions: int = 8, turns: int = 20, tokens: int = 100_000) -> float:
     """Allocated bytes per token of the store's sessions: 90 % of each are prompts, a group shares its first prompt.
 
-    Counted are the tokens of every session, also those that the store keeps once for several.
+    Counted are the tokens of every session, also those that the store keeps once for several; not the latest turns that
+    are at hand unpacked beside it, which have a bound of their own.
     """
-    store = InMemorySessionStore()
+    store = InMemorySessionStore(recent_text_bytes=0)
     gc.collect()
     tracemalloc.start()
     try:

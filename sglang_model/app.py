@@ -73,6 +73,11 @@ class SGLangModel(VLLMModel):
         self.metrics.watch("session_tokens", "Token ids remembered", lambda: self._store.size().tokens)
         self.metrics.watch("sessions", "Sessions remembered", lambda: self._store.size().sessions)
         self.metrics.watch("request_items", "Items of requests remembered", lambda: self.request_memo.items)
+        self.metrics.watch(
+            "session_text_bytes",
+            "Latest turns that are at hand unpacked",
+            lambda: self._store.recent_text_bytes,
+        )
         if self._renderers.local is not None:
             prompts = self._renderers.local.prompts
             cache = prompts.cache

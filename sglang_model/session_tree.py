@@ -19,6 +19,7 @@ from nemo_gym.id_text import PackedIds
 from nemo_gym.token_ids import TokenIds
 from sglang_model.conversation_digest import DIGEST_SIZE, ConversationDigests
 from sglang_model.id_sequences import PromptPool, SharedSequences
+from sglang_model.recent_texts import RecentTexts
 
 _T = TypeVar("_T")
 
@@ -184,7 +185,9 @@ class SessionTree:
     def has_turn(self, handle: TurnHandle) -> bool:
         return handle.session_serial == self.serial
 
-    def find(self, conversation: ConversationDigests, rendering: bytes) -> Match | MissReason:
+    def find(
+        self, conversation: ConversationDigests, rendering: bytes, texts: RecentTexts
+    ) -> Match | MissReason:
         """Return the latest point of `conversation` whose ids are known, or why there is none.
 
         Only the prefixes that end with an assistant message are looked up, the longest first.
@@ -196,7 +199,7 @@ class SessionTree:
                 turn for turn in same_meaning if self._renderings[self._row(turn).rendering] == rendering
             ]
             if turns:
-                return self._match(turns, conversation.traces, end, unknown)
+                return self._match(turns, conversation.traces, end, unknown, texts)
             if same_meaning:
                 why = MissReason.RENDERING_CHANGED
             elif conversation.semantic[end - 1] in self._turn_of:
@@ -208,7 +211,9 @@ class SessionTree:
                 unknown = why
         return unknown or MissReason.NEW_CONVERSATION
 
-    def add(self, checked: CheckedTurn, parent: TurnHandle | None, pool: PromptPool) -> None:
+    def add(
+        self, checked: CheckedTurn, parent: TurnHandle | None, pool: PromptPool, texts: RecentTexts
+    ) -> None:
         """Store a turn; only the ids that neither `parent` nor the session's latest turn begins with take
         room.
 
@@ -232,12 +237,17 @@ class SessionTree:
             if self._is_same_turn(self._row(twin), new, checked.ids):
                 self._make_latest(digest, twin, twins)
                 return
-        self._rows += _ROW.pack(*new._replace(sequence=self._add_ids(checked, parent, pool)))
+        sequence = self._add_ids(checked, parent, pool, texts)
+        texts.put(self.serial, sequence, checked.ids)
+        self._rows += _ROW.pack(*new._replace(sequence=sequence))
         self._turn_of[digest] = self._latest = self.turns - 1
         self._turn_of.setdefault(turn.conversation.semantic[-2], _NO_TURN)
 
-    def release(self, pool: PromptPool) -> None:
-        """Give back the prompts that are shared with other sessions; the tree is not used afterwards."""
+    def release(self, pool: PromptPool, texts: RecentTexts) -> None:
+        """Give back what is kept for it beside the tree, prompts shared with other sessions among it; the tree is not
+        used afterwards.
+        """
+        texts.drop(self.serial)
         for prompt in self._pooled:
             pool.release(prompt)
         self._pooled.clear()
@@ -261,14 +271,22 @@ class SessionTree:
         return alike and self._sequences.is_sequence(old.sequence, ids)
 
     def _match(
-        self, turns: list[int], traces: Sequence[bytes], end: int, shortfall: MissReason | None
+        self,
+        turns: list[int],
+        traces: Sequence[bytes],
+        end: int,
+        shortfall: MissReason | None,
+        texts: RecentTexts,
     ) -> Match:
         # Branches of equal words differ in their reasoning, the last turn's first and those before it too.
         candidates = turns
         for agrees in (self._turn_agrees, self._branch_agrees) if len(turns) > 1 else ():
             candidates = [turn for turn in candidates if agrees(turn, traces)] or candidates
         row = self._row(candidates[0])
-        token_ids = self._sequences.sequence(row.sequence)
+        token_ids = texts.get(self.serial, row.sequence)
+        if token_ids is None:
+            token_ids = self._sequences.sequence(row.sequence)
+            texts.put(self.serial, row.sequence, token_ids)
         return Match(
             handle=TurnHandle(self.serial, candidates[0], token_ids),
             token_ids=token_ids,
@@ -295,17 +313,17 @@ class SessionTree:
             turn = self._row(turn).parent
         return True
 
-    def _add_ids(self, checked: CheckedTurn, parent: TurnHandle | None, pool: PromptPool) -> int:
+    def _add_ids(
+        self, checked: CheckedTurn, parent: TurnHandle | None, pool: PromptPool, texts: RecentTexts
+    ) -> int:
+        bases = [] if self._latest == _NO_TURN else [self._row(self._latest).sequence]
+        known = {base: ids.text for base in bases if (ids := texts.get(self.serial, base)) is not None}
         if parent is not None:
             continued = self._row(parent.turn).sequence
-            latest = self._row(self._latest).sequence
-            return self._sequences.add(
-                checked.ids,
-                {continued, latest},
-                {continued: parent.token_ids.text} if parent.token_ids else {},
-            )
-        bases = [] if self._latest == _NO_TURN else [self._row(self._latest).sequence]
-        _, shared = self._sequences.best_base(checked.ids, bases)
+            if parent.token_ids:
+                known[continued] = parent.token_ids.text
+            return self._sequences.add(checked.ids, {continued, *bases}, known)
+        _, shared = self._sequences.best_base(checked.ids, bases, known)
         # A prompt that is mostly new starts something new, as other sessions of its group may do too.
         if shared < len(checked.prompt.text) / 2:
             prompt = pool.hold(checked.prompt)
@@ -315,7 +333,7 @@ class SessionTree:
                 [held := self._sequences.add_held(prompt, len(checked.prompt))],
                 {held: checked.prompt.text},
             )
-        return self._sequences.add(checked.ids, bases)
+        return self._sequences.add(checked.ids, bases, known)
 
     def _make_latest(self, digest: bytes, turn: int, twins: list[int]) -> None:
         order = [turn, *(twin for twin in twins if twin != turn)]

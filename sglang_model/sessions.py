@@ -25,6 +25,7 @@ from nemo_gym.errors import ConfigError
 from sglang_model.conversation_digest import ConversationDigests
 from sglang_model.evictions import Eviction, EvictionReason, EvictionReport, OnEvict
 from sglang_model.id_sequences import PromptPool
+from sglang_model.recent_texts import DEFAULT_RECENT_TEXT_BYTES, RecentTexts
 from sglang_model.session_tree import CheckedTurn, Match, MissReason, SessionTree, Turn, TurnHandle
 
 __all__ = [
@@ -98,7 +99,8 @@ class InMemorySessionStore:
 
     Invariants: what is found is what was committed, id by id. After every call there are at most
     `max_tokens` ids and `max_sessions` sessions; the session unused for longest goes first, and goes as a
-    whole. A session unused for more than `max_age_seconds` is not found. The lock is held for dictionary
+    whole. A session unused for more than `max_age_seconds` is not found. Beside that there are at most
+    `recent_text_bytes` bytes of latest turns that need no unpacking; what is found does not depend on them. The lock is held for dictionary
     work and copies of ids, and never while `on_evict`, the clock or the log is called.
     """
 
@@ -108,6 +110,7 @@ class InMemorySessionStore:
         max_tokens: int = DEFAULT_MAX_TOKENS,
         max_sessions: int = DEFAULT_MAX_SESSIONS,
         max_age_seconds: float = DEFAULT_MAX_AGE_SECONDS,
+        recent_text_bytes: int = DEFAULT_RECENT_TEXT_BYTES,
         on_evict: OnEvict | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -127,6 +130,7 @@ class InMemorySessionStore:
         self._trees: OrderedDict[str, SessionTree] = OrderedDict()  # unused for longest first
         self._evicted: OrderedDict[str, None] = OrderedDict()
         self._pool = PromptPool()
+        self._texts = RecentTexts(recent_text_bytes)
         self._planted = 0
         self._turns = 0
         self._tokens_in_trees = 0
@@ -141,7 +145,7 @@ class InMemorySessionStore:
             found = (
                 self._why_no_session(session_id, conversation)
                 if tree is None
-                else tree.find(conversation, rendering)
+                else tree.find(conversation, rendering, self._texts)
             )
         self._report(evictions, now)
         return found
@@ -186,6 +190,11 @@ class InMemorySessionStore:
         return size
 
     @property
+    def recent_text_bytes(self) -> int:
+        """What the latest turns take that are at hand as text, beside what is stored; at most as many as given."""
+        return self._texts.bytes
+
+    @property
     def _tokens(self) -> int:
         return self._tokens_in_trees + self._pool.stored
 
@@ -227,7 +236,7 @@ class InMemorySessionStore:
 
     def _add(self, tree: SessionTree, checked: CheckedTurn, parent: TurnHandle | None) -> None:
         turns, tokens = tree.turns, tree.stored
-        tree.add(checked, parent, self._pool)
+        tree.add(checked, parent, self._pool, self._texts)
         self._turns += tree.turns - turns
         self._tokens_in_trees += tree.stored - tokens
 
@@ -255,7 +264,7 @@ class InMemorySessionStore:
         """Remove a session; return its turns and how many ids that freed."""
         before = self._tokens
         tree = self._trees.pop(session_id)
-        tree.release(self._pool)
+        tree.release(self._pool, self._texts)
         self._turns -= tree.turns
         self._tokens_in_trees -= tree.stored
         return tree.turns, before - self._tokens

@@ -39,6 +39,7 @@ PURE = (
     "nemo_gym.json_ids",
     "nemo_gym.by_reference",
     "sglang_model.id_sequences",
+    "sglang_model.recent_texts",
     "sglang_model.chat_answer",
     "nemo_gym.grown_list",
     "nemo_gym.request_memo",

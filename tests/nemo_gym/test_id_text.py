@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.id_text import LARGEST_ID, beginning, count_ids, count_numbers, joined, last_numbers, pack, unpack
+from nemo_gym.id_text import (
+    LARGEST_ID,
+    beginning,
+    count_ids,
+    count_numbers,
+    joined,
+    last_numbers,
+    pack,
+    unpack,
+)
 
 IDS = st.lists(st.one_of(st.integers(0, 12), st.integers(0, LARGEST_ID)), max_size=40)
 

@@ -691,5 +691,6 @@ async def test_what_is_kept_for_later_turns_is_reported():
     values = dict(line.rsplit(" ", 1) for line in reported.splitlines() if not line.startswith("#"))
     assert float(values['nemo_gym_sessions{worker="main"}']) == 1
     assert float(values['nemo_gym_session_tokens{worker="main"}']) == len(last.prompt) + len(last.generation)
+    assert float(values['nemo_gym_session_text_bytes{worker="main"}']) > 0
     assert float(values['nemo_gym_segment_cache_misses{worker="main"}']) >= 1
     assert float(values['nemo_gym_segment_cache_bytes{worker="main"}']) > 0

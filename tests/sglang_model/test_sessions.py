@@ -617,7 +617,7 @@ def test_a_session_of_100k_tokens_takes_at_most_six_bytes_per_token(
     turns: int, new_ids: int, generation: int
 ) -> None:
     rendering = digest_rendering(TOOLS, None)
-    store = InMemorySessionStore()
+    store = InMemorySessionStore(recent_text_bytes=0)  # what is kept beside the store has a bound of its own
     session_id = "3f0e7c5e-0a8b-4f0e-9d4f-0d7c3f3a9b11"
     conversation = digest_conversation([system("s"), user("u")])
     prompt: list[int] = []
@@ -652,6 +652,22 @@ def test_a_session_of_100k_tokens_takes_at_most_six_bytes_per_token(
         tracemalloc.stop()
     assert size.tokens == turns * (new_ids + generation) >= 99_900
     assert (held - empty) / size.tokens <= 6
+
+
+def test_the_latest_turns_at_hand_take_no_more_than_they_may() -> None:
+    store = InMemorySessionStore(recent_text_bytes=50_000)
+    kept: list[int] = []
+    for number in range(100):
+        session = Session(store, f"rollout-{number}")
+        session.sample([user("u")], assistant("a"), ids_from(number, 300), [1, END])
+        kept.append(store.recent_text_bytes)
+    assert max(kept) <= 50_000
+    assert kept[-1] > 40_000
+    for number in range(100):
+        match = Session(store, f"rollout-{number}").match([user("u"), assistant("a"), user("v")])
+        assert match.token_ids.tolist() == [*ids_from(number, 300), 1, END]
+        store.forget(f"rollout-{number}")
+    assert store.recent_text_bytes == 0
 
 
 def test_a_session_of_many_turns_is_dropped_without_deep_recursion() -> None:

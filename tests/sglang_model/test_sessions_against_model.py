@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from sglang_model.conversation_digest import digest_conversation, digest_rendering
+from sglang_model.recent_texts import DEFAULT_RECENT_TEXT_BYTES
 from sglang_model.sessions import InMemorySessionStore, Match, MissReason, StoreSize, Turn, TurnHandle
 from tests.support.turns import END, Message, assistant, user
 
 MAX_SESSIONS = 2
 MAX_AGE = 10.0
 MAX_TOKENS = 12
+ONE_RECENT_TEXT = 500
 
 SESSIONS = st.sampled_from(["a", "b", "c"])
 RENDERINGS = st.sampled_from([digest_rendering(None, None), digest_rendering(["tool"], None)])
@@ -143,6 +145,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     ids.
     """
 
+    recent_text_bytes = DEFAULT_RECENT_TEXT_BYTES
     conversations = Bundle("conversations")
     in_flight = Bundle("in_flight")
 
@@ -150,9 +153,14 @@ class StoreAgainstModel(RuleBasedStateMachine):
         super().__init__()
         self.model = Model()
         self.store = InMemorySessionStore(
-            max_sessions=MAX_SESSIONS, max_age_seconds=MAX_AGE, clock=lambda: self.model.now
+            max_sessions=MAX_SESSIONS,
+            max_age_seconds=MAX_AGE,
+            recent_text_bytes=self.recent_text_bytes,
+            clock=lambda: self.model.now,
         )
-        self.tight = InMemorySessionStore(max_tokens=MAX_TOKENS, clock=lambda: self.model.now)
+        self.tight = InMemorySessionStore(
+            max_tokens=MAX_TOKENS, recent_text_bytes=ONE_RECENT_TEXT, clock=lambda: self.model.now
+        )
         self.committed: list[tuple[str, KnownTurn]] = []
 
     @rule(target=conversations, words=WORDS)
@@ -276,7 +284,15 @@ class StoreAgainstModel(RuleBasedStateMachine):
             for session in ("a", "b", "c"):
                 store.forget(session)
             assert store.size() == StoreSize(0, 0, 0)
+            assert store.recent_text_bytes == 0
+
+
+class StoreThatUnpacksAgainstModel(StoreAgainstModel):
+    recent_text_bytes = 0
 
 
 TestStoreAgainstModel = StoreAgainstModel.TestCase
 TestStoreAgainstModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+TestStoreThatUnpacksAgainstModel = StoreThatUnpacksAgainstModel.TestCase
+TestStoreThatUnpacksAgainstModel.settings = TestStoreAgainstModel.settings
