@@ -16,7 +16,7 @@ DEFAULT_RECENT_TEXT_BYTES: Final = 64 * 2**20
 """A hundred sessions of 100,000 tokens, or five hundred of 20,000."""
 
 ENTRY_BYTES: Final = 300
-"""What an entry takes besides its text: its places in the dictionary and its list, a tuple, the object around the ids."""
+"""What an entry takes besides its text: a place in the dictionary and its list, a tuple, the object around the ids."""
 
 
 class RecentTexts:

@@ -100,8 +100,9 @@ class InMemorySessionStore:
     Invariants: what is found is what was committed, id by id. After every call there are at most
     `max_tokens` ids and `max_sessions` sessions; the session unused for longest goes first, and goes as a
     whole. A session unused for more than `max_age_seconds` is not found. Beside that there are at most
-    `recent_text_bytes` bytes of latest turns that need no unpacking; what is found does not depend on them. The lock is held for dictionary
-    work and copies of ids, and never while `on_evict`, the clock or the log is called.
+    `recent_text_bytes` bytes of latest turns that need no unpacking; what is found does not depend on them.
+    The lock is held for dictionary work and copies of ids, and never while `on_evict`, the clock or the log
+    is called.
     """
 
     def __init__(
