@@ -123,7 +123,9 @@ def last_numbers(text: bytes, count: int) -> list[int]:
     """The last ids of canonical text, at most `count` of them, without looking at the others."""
     if not text or count < 1:
         return []
-    return [int(number) for number in text.rsplit(b",", count)[-count:]]
+    # Not of the whole text, of which everything in front would be copied.
+    end = text[-count * (MOST_DIGITS + 1) :]
+    return [int(number) for number in end.rsplit(b",", count)[-count:]]
 
 
 def joined(*texts: bytes) -> bytes:

@@ -7,7 +7,7 @@ with the engine's own parsers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import cast
 
 from nemo_gym.errors import ContextOverflowError
@@ -57,10 +57,9 @@ class GenerateTransport:
         params = sampling_params(body, prompt_length=len(prompt), context_length=context_length)
         self._warn_of(unhonoured_fields(body))
         turn = await call_generate(client, prompt, params, self._config.name, engine_fields(body))
-        check_vocabulary(
-            turn.sampled.generation_token_ids.tolist(), renderer.vocabulary_size, "the engine sampled"
-        )
-        parsed = await self._parsed(turn, body, client, renderer)
+        generated = turn.sampled.generation_token_ids.tolist()
+        check_vocabulary(generated, renderer.vocabulary_size, "the engine sampled")
+        parsed = await self._parsed(turn, generated, body, client, renderer)
         completion = completion_of(turn, parsed, model=self._config.model)
         if parsed.report:
             choice = cast("list[dict[str, object]]", completion["choices"])[0]
@@ -68,9 +67,13 @@ class GenerateTransport:
         return completion
 
     async def _parsed(
-        self, turn: GeneratedTurn, body: Mapping[str, object], client: NeMoGymAsyncOpenAI, renderer: Renderer
+        self,
+        turn: GeneratedTurn,
+        generated: list[int],
+        body: Mapping[str, object],
+        client: NeMoGymAsyncOpenAI,
+        renderer: Renderer,
     ) -> ParsedGeneration:
-        generated: Sequence[int] = turn.sampled.generation_token_ids
         if hides_special_tokens(body):
             generated = await _without_special(generated, renderer)
         text = await renderer.decode(generated)
@@ -116,10 +119,12 @@ class GenerateTransport:
             self._log.warning("/generate cannot honour %s; ignored from here on", ", ".join(new))
 
 
-async def _without_special(token_ids: Sequence[int], renderer: Renderer) -> list[int]:
+async def _without_special(token_ids: list[int], renderer: Renderer) -> list[int]:
     """The ids that are text. The tags of thinking are read from it, so they stay even where they are special tokens."""
     hidden = set(await renderer.special(token_ids))
     for token_id in sorted(hidden):
         if await renderer.decode([token_id]) in (THINK.opening, THINK.closing):
             hidden.remove(token_id)
+    if not hidden:
+        return token_ids
     return [token_id for token_id in token_ids if token_id not in hidden]

@@ -40,7 +40,7 @@ def stop_token_id(
     *,
     stop_strings: bool,
 ) -> int | None:
-    """The sampled token that ended the turn, or None when it ended otherwise.
+    """The sampled token that ended the turn, or None when it ended otherwise. Of the ids only the last is looked at.
 
     `stop_strings` says whether the request had any: only then may a stop of which nothing is known be a string.
     """

@@ -206,7 +206,7 @@ class LocalRenderer:
 
     def _decode(self, ids: Sequence[int]) -> str:
         if self._decode_in_library is not None:
-            return self._decode_in_library(list(ids))
+            return self._decode_in_library(ids if isinstance(ids, list) else list(ids))
         return self._tokenizer.decode(
             list(ids),
             skip_special_tokens=False,

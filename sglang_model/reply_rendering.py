@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
 
 from sglang_model.message_forms import (
@@ -132,6 +132,8 @@ def _reply_flags(
             flags.add(SpliceFlag.TOOL_CALLS_NOT_RENDERED)
         elif placement.call < len(calls) - 1:
             flags.add(SpliceFlag.TOOL_CALLS_PARTLY_RENDERED)
+    if forms is request.forms:
+        return frozenset(flags)
     if forms.bad_arguments is not request.forms.bad_arguments:
         flags.add(SpliceFlag.ARGUMENTS_WRAPPED)
     if replace(forms, bad_arguments=BadArguments.KEPT) != replace(
@@ -150,8 +152,7 @@ def render_last(request: SpliceRequest, reply: Reply, cache: CloseCache | None) 
     """
     calls = reply.assistant.get("tool_calls")
     kind = (len(calls) if isinstance(calls, list) else 0, reply.placement, reply.forms, bool(request.tools))
-    kwargs = json.dumps(dict(request.chat_template_kwargs), sort_keys=True, default=repr)
-    key = (*kind, hashlib.blake2b(kwargs.encode("utf-8", "surrogatepass"), digest_size=16).digest())
+    key = (*kind, _digest(request.chat_template_kwargs)) if cache is not None else ()
     if cache is not None and key in cache:
         return cache[key]
     result = yield render_request(request, (*reply.previous, reply.assistant), add_generation_prompt=False)
@@ -161,6 +162,14 @@ def render_last(request: SpliceRequest, reply: Reply, cache: CloseCache | None) 
     if cache is not None:
         cache[key] = last
     return last
+
+
+def _digest(kwargs: Mapping[str, object]) -> bytes:
+    """A digest of template arguments, whatever the order of their names."""
+    if not kwargs:
+        return b""
+    written = json.dumps(dict(kwargs), sort_keys=True, default=repr)
+    return hashlib.blake2b(written.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def render_marked(request: SpliceRequest, reply: Reply) -> RenderSteps[MarkedTail | Refusal]:

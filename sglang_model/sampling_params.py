@@ -51,6 +51,16 @@ BESIDE_THE_PARAMETERS = (
 READ_ELSEWHERE = frozenset({"input_ids"})
 """Fields of the body that no request brings, and that are read when the call is made."""
 
+_KNOWN = frozenset(
+    {
+        *NeMoGymChatCompletionCreateParamsNonStreaming.model_fields,
+        *SAME_NAME,
+        *RENAMED,
+        *BESIDE_THE_PARAMETERS,
+        *READ_ELSEWHERE,
+    }
+)
+
 WINDOW_MARGIN = 8
 """Tokens of the window that are left free when a request names no budget: SGLang's scheduler keeps six for itself."""
 
@@ -92,9 +102,7 @@ def unhonoured_fields(body: Mapping[str, object]) -> list[str]:
     if choice == "required" or isinstance(choice, Mapping):
         names.append("tool_choice")  # shown to the model, but nothing makes it call
     names += [name for name in ("logprobs", "top_logprobs") if body.get(name)]
-    known = (*SAME_NAME, *RENAMED, *BESIDE_THE_PARAMETERS, *READ_ELSEWHERE)
-    request = NeMoGymChatCompletionCreateParamsNonStreaming.model_fields
-    return names + sorted(name for name in body if name not in request and name not in known)
+    return names + sorted(body.keys() - _KNOWN)
 
 
 def new_token_budget(body: Mapping[str, object], remaining: int) -> int:

@@ -34,7 +34,7 @@ def finished_turn(
         generation_token_ids=message.generation_token_ids,
         finish=choice.finish_reason,
         stop_token_id=stop_token_id(
-            finish, message.generation_token_ids, known_stops, stop_strings=has_stop_strings(body)
+            finish, message.generation_token_ids.last(1), known_stops, stop_strings=has_stop_strings(body)
         ),
     )
 
