@@ -11,6 +11,7 @@ from benchmarks.plot import plot
 from benchmarks.points import POINTS, points_of
 from benchmarks.records import Reading, Results, ResultsFile, Visit, read_results
 from benchmarks.report import between_markers, report
+from benchmarks.stall import STALLS
 from benchmarks.summary import by_prompt_size, summarise
 from benchmarks.tables import figure, table
 from benchmarks.targets import TARGETS
@@ -168,7 +169,7 @@ def test_every_target_is_about_something_that_is_measured():
         for server in POINTS[point].servers
     ]
     readings = (
-        Reading("stall-encoding", "generate", "p99_ms", 1.0),
+        *(Reading(point.name, server, "p99_ms", 1.0) for point in STALLS for server in point.servers),
         Reading("memory", "generate", "store_bytes_per_token", 1.0),
     )
     summary = summarise(results(*every, readings=readings))

@@ -388,7 +388,9 @@ async def test_every_refusal_captured_from_real_engines_is_put_into_words() -> N
 
 
 FLAT_TOKENS = st.lists(
-    st.one_of(st.integers(-2, 10**12), st.floats(allow_nan=False), st.booleans(), st.none())
+    st.one_of(
+        st.integers(-2, 10**12), st.floats(allow_nan=False, allow_infinity=False), st.booleans(), st.none()
+    )
 )
 
 
