@@ -43,6 +43,7 @@ from nemo_gym.responses_items import (
     NeMoGymResponseInputItem,
     NeMoGymResponseOutputItem,
     NeMoGymResponseOutputMessage,
+    NeMoGymResponseOutputMessageForTraining,
     NeMoGymResponseReasoningItem,
     NeMoGymSummary,
     training_variant_of,
@@ -50,7 +51,7 @@ from nemo_gym.responses_items import (
 from nemo_gym.responses_parts import NeMoGymContent
 from nemo_gym.responses_types import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.tagged_union import described, field_of
-from nemo_gym.token_metadata import has_token_metadata, token_fields
+from nemo_gym.token_metadata import TokenIDLogProbMixin, has_token_metadata, token_fields
 
 __all__ = [
     "ResponsesConverter",
@@ -143,21 +144,12 @@ class ResponsesConverter(BaseModel):
         if spans:
             items.append(_reasoning_item(spans))
         parts = output_parts(content, message_dict.get("refusal"), required=not (spans or calls))
+        carried = self.return_token_id_information and has_token_metadata(message_dict)
+        tokens = token_fields(message_dict) if carried else {}
         if parts:
-            items.append(_message_item(parts))
+            items.append(_message_item(parts, {} if calls else tokens))
         items.extend(calls)
-        return self._with_tokens_on_the_last(items, message_dict)
-
-    def _with_tokens_on_the_last(
-        self, items: list[NeMoGymResponseOutputItem], message: Mapping[str, object]
-    ) -> list[NeMoGymResponseOutputItem]:
-        if not self.return_token_id_information or not has_token_metadata(message):
-            return items
-        last = items[-1]
-        fields = {name: getattr(last, name) for name in last.model_fields_set}
-        # The variant checks the triple itself: all of it there, and as many log probabilities as sampled ids.
-        variant = training_variant_of(type(last)).model_validate(fields | token_fields(message))
-        return [*items[:-1], cast("NeMoGymResponseOutputItem", variant)]
+        return _with_tokens_on_the_last(items, tokens)
 
     def chat_completion_to_response(
         self,
@@ -227,10 +219,24 @@ def _reasoning_item(texts: list[str]) -> NeMoGymResponseReasoningItem:
     return NeMoGymResponseReasoningItem(id=f"rs_{uuid4().hex}", summary=summary, type="reasoning")
 
 
-def _message_item(parts: list[NeMoGymContent]) -> NeMoGymResponseOutputMessage:
-    return NeMoGymResponseOutputMessage(
-        id=f"msg_{uuid4().hex}", content=parts, role="assistant", status="completed", type="message"
-    )
+def _message_item(
+    parts: list[NeMoGymContent], tokens: Mapping[str, object]
+) -> NeMoGymResponseOutputMessage | NeMoGymResponseOutputMessageForTraining:
+    kind = NeMoGymResponseOutputMessageForTraining if tokens else NeMoGymResponseOutputMessage
+    fixed = {"role": "assistant", "status": "completed", "type": "message"}
+    return kind.model_validate({"id": f"msg_{uuid4().hex}", "content": parts, **fixed, **tokens})
+
+
+def _with_tokens_on_the_last(
+    items: list[NeMoGymResponseOutputItem], tokens: Mapping[str, object]
+) -> list[NeMoGymResponseOutputItem]:
+    """The variant checks the triple: all of it must be there, and as many log probabilities as sampled ids."""
+    last = items[-1]
+    if not tokens or isinstance(last, TokenIDLogProbMixin):
+        return items
+    fields = {name: getattr(last, name) for name in last.model_fields_set}
+    variant = training_variant_of(type(last)).model_validate({**fields, **tokens})
+    return [*items[:-1], cast("NeMoGymResponseOutputItem", variant)]
 
 
 def _converted_before(
