@@ -7,9 +7,9 @@ with a text that nobody reads, and every number is asked for its type and its ra
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias, overload
 
 import msgspec
 import orjson
@@ -19,13 +19,27 @@ from nemo_gym.token_ids import LogProbs, TokenIds
 
 
 @dataclass(frozen=True, slots=True)
-class SampledEntries:
+class SampledEntries(Sequence[list[object]]):
     """All entries, in columns of one length. Made only by `decode_meta_info`, which has checked them: ids are integers
     from 0 to `LARGEST_ID`, log probabilities floats.
+
+    For whoever reads the engine's own field it is the sequence of `[logprob, id, None]`.
     """
 
     token_ids: list[int]
     logprobs: list[float]
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @overload
+    def __getitem__(self, index: int) -> list[object]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[list[object]]: ...
+    def __getitem__(self, index: int | slice) -> list[object] | list[list[object]]:
+        if isinstance(index, slice):
+            return [self[one] for one in range(*index.indices(len(self)))]
+        return [self.logprobs[index], self.token_ids[index], None]
 
     def first(self, count: int | None) -> tuple[TokenIds, LogProbs]:
         """The first entries, all without a `count`. Raises ValueError for a log probability that is not finite."""

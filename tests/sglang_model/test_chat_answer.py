@@ -187,3 +187,14 @@ def test_entries_of_several_choices_stay_plain_json() -> None:
 def test_what_is_not_read_must_be_json_too(raw: bytes) -> None:
     with pytest.raises(ValueError):
         decode_chat_answer(raw)
+
+
+def test_entries_read_as_the_engine_s_own_lists_without_their_texts() -> None:
+    entries = SampledEntries([7, 8, 9], [-0.5, -1.0, 0.0])
+    plain = [[-0.5, 7, None], [-1.0, 8, None], [0.0, 9, None]]
+    assert list(entries) == plain
+    assert len(entries) == 3
+    assert entries[-1] == plain[-1]
+    assert entries[:2] == plain[:2]
+    with pytest.raises(IndexError):
+        entries[3]
