@@ -39,7 +39,8 @@ class SampledEntries(Sequence[list[object]]):
     def __getitem__(self, index: int | slice) -> list[object] | list[list[object]]:
         if isinstance(index, slice):
             return [self[one] for one in range(*index.indices(len(self)))]
-        return [self.logprobs[index], self.token_ids[index], None]
+        entry: list[object] = [self.logprobs[index], self.token_ids[index], None]
+        return entry
 
     def first(self, count: int | None) -> tuple[TokenIds, LogProbs]:
         """The first entries, all without a `count`. Raises ValueError for a log probability that is not finite."""
