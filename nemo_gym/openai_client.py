@@ -222,10 +222,8 @@ def decode_tokenized(raw: bytes) -> object:
     value: dict[str, object] = {}
     for name, field in fields.items():
         text = bytes(field)
-        is_flat = (
-            name == "tokens" and text[:1] == b"[" and not any(text.find(char, 1) >= 0 for char in b'["{')
-        )
-        value[name] = TokenIds.unread(text[1:-1]) if is_flat else orjson.loads(text)
+        ids = TokenIds.of_array(text) if name == "tokens" else None
+        value[name] = orjson.loads(text) if ids is None else ids
     return value
 
 

@@ -169,6 +169,12 @@ class TokenIds(_Numbers[int]):
         return cls(raw)
 
     @classmethod
+    def of_array(cls, text: bytes) -> Self | None:
+        """The ids of a JSON value, unread, if it is a list of neither texts nor lists nor objects; None otherwise."""
+        is_flat = text[:1] == b"[" and not any(text.find(character, 1) >= 0 for character in b'["{')
+        return cls.unread(text[1:-1]) if is_flat else None
+
+    @classmethod
     def chained(cls, parts: Iterable[TokenIds]) -> Self:
         """The ids of the parts, one behind the other."""
         chain = list(parts)

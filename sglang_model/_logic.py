@@ -81,7 +81,8 @@ def _second_copy(result: Mapping[str, object], meta: Mapping[str, object]) -> To
     for name, holder in (("output_ids", meta), ("output_ids", result), ("response_token_ids", result)):
         raw = holder.get(name)
         if raw is not None:
-            return _token_ids(_sequence(raw, name), name)
+            # Most often it is compared and never read.
+            return raw if isinstance(raw, TokenIds) else _token_ids(_sequence(raw, name), name)
     return None
 
 
@@ -127,7 +128,7 @@ def _split_arrays(
     if indices is not None:
         ids: list[object] = list(_sequence(indices, "output_token_logprobs_idx"))
     else:
-        ids = list(output_ids) if output_ids is not None else []
+        ids = list(_token_ids(output_ids, "output_ids")) if output_ids is not None else []
     if len(ids) != len(values):
         raise UpstreamContractError(
             f"expected one logprob per sampled token, got {len(values)} logprobs for {len(ids)} token ids"
@@ -176,13 +177,13 @@ def _checked(raw_ids: Sequence[object], raw_logprobs: Sequence[object]) -> tuple
 
 def _token_ids(raw: Sequence[object], name: str) -> TokenIds:
     try:
-        return TokenIds.checked(raw, name)
+        return TokenIds.checked(raw, name).read(name)
     except ValueError as error:
         raise UpstreamContractError(f"the engine's token ids cannot be used: {error}") from error
 
 
 def _require_same(ids: TokenIds, output_ids: TokenIds) -> None:
-    if ids == output_ids:
+    if output_ids.carries(ids.text) or ids == _token_ids(output_ids, "output_ids"):
         return
     first = next(
         (i for i, (a, b) in enumerate(zip(ids, output_ids, strict=False)) if a != b),

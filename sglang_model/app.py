@@ -27,6 +27,7 @@ from nemo_gym.token_metadata import TokenIds
 from sglang_model import chat_request
 from sglang_model.chat_answer import decode_chat_answer
 from sglang_model.config import SGLangModelConfig
+from sglang_model.generate_answer import decode_generate_answer
 from sglang_model.generate_transport import GenerateTransport
 from sglang_model.history import NOT_ONLY_TEXT, History, PromptPlan
 from sglang_model.history_report import history_field, report_history
@@ -119,8 +120,10 @@ class SGLangModel(VLLMModel):
         return GenerateTransport(self.config, self._renderers)
 
     def _decode_answer(self, raw: bytes) -> object:
-        only_ids = self.config.transport == "chat" and self.config.return_token_id_information
-        return decode_chat_answer(raw) if only_ids else super()._decode_answer(raw)
+        if self.config.transport == "generate":
+            return decode_generate_answer(raw)
+        with_ids = self.config.return_token_id_information
+        return decode_chat_answer(raw) if with_ids else super()._decode_answer(raw)
 
     async def on_startup(self) -> None:
         """Look at the engines that are up already. Raises ConfigError for one whose every turn would fail or lie."""

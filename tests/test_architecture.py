@@ -44,6 +44,7 @@ PURE = (
     "nemo_gym.grown_list",
     "nemo_gym.request_memo",
     "sglang_model.sampled_entries",
+    "sglang_model.generate_answer",
     "sglang_model.segments",
     "sglang_model.segment_cache",
     "sglang_model.json_size",

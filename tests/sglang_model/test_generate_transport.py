@@ -173,7 +173,7 @@ BROKEN_ANSWERS = {
     "bool id": (Misbehaviour(sampled_id=True), "got bool"),
     "float id": (Misbehaviour(sampled_id=3.9), "got float"),
     "text id": (Misbehaviour(sampled_id="12"), "got str"),
-    "null id": (Misbehaviour(sampled_id=None), "got NoneType"),
+    "null id": (Misbehaviour(sampled_id=None), "has no token id"),
     "negative id": (Misbehaviour(sampled_id=-1), ">= 0"),
     "entries as text": (
         Misbehaviour(replace={"meta_info.output_token_logprobs": "x"}),
