@@ -16,7 +16,7 @@ from nemo_gym.chat_types import (
 from nemo_gym.converter_errors import unsupported
 from nemo_gym.converter_items import text_of_parts
 from nemo_gym.errors import RequestError
-from nemo_gym.grown_list import GrownList, grown_from, keep, made_before, note
+from nemo_gym.grown_list import GrownList, made_list_before, note_list
 from nemo_gym.responses_types import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.tagged_union import described
 
@@ -156,21 +156,18 @@ def with_instructions(
     if not instructions:
         return list(messages)
     key = ("instructions", instructions)
-    done = made_before(messages, key)
-    if isinstance(done, int):
-        made: GrownList[NeMoGymChatCompletionMessageParam] = grown_from(messages, instructions)
-        made.extend(messages[done:])
-    else:
+    made: GrownList[NeMoGymChatCompletionMessageParam]
+    done, made = made_list_before(messages, key)
+    if not done:
         done = _leading_texts(messages)
         led = [
             text for message in messages[:done] if (text := text_of_parts(message.get("content"))) is not None
         ]
         content = "\n\n".join(filter(None, [instructions, *led]))
-        system = NeMoGymChatCompletionSystemMessageParam(role="system", content=content)
-        made = GrownList([system, *messages[done:]])
+        made.append(NeMoGymChatCompletionSystemMessageParam(role="system", content=content))
+    made.extend(messages[done:])
     if done < len(messages):  # else the next message may belong to the run
-        note(messages, key, len(messages))
-        keep(made, messages, instructions)
+        note_list(messages, key, made, done=len(messages))
     return made
 
 

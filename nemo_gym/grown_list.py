@@ -17,15 +17,18 @@ B = TypeVar("B")
 
 @dataclass(slots=True)
 class Made:
-    """What was made of one list, by who made it. Of nothing but that list, and never changed once it is there."""
+    """What was made of one list, by who made it. Of nothing but that list, and never changed once it is there: another
+    thread may be reading it.
+    """
 
     of: dict[Hashable, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class _MadeList:
-    """A list that was made of another one, and in turn what was made of it."""
+    """A list that was made of the first `done` elements of another one, and in turn what was made of it."""
 
+    done: int
     elements: tuple[object, ...]
     made: Made
 
@@ -55,29 +58,34 @@ def mapped(one: Callable[[A], B], values: Sequence[A], *, key: Hashable = None) 
     if not isinstance(values, GrownList):
         return [one(value) for value in values]
     name = one if key is None else key
-    result: GrownList[B] = grown_from(values, name)
-    result.extend(map(one, values[len(result) :]))
-    keep(result, values, name)
+    result: GrownList[B]
+    done, result = made_list_before(values, name)
+    result.extend(map(one, values[done:]))
+    note_list(values, name, result, done=len(values))
     return result
 
 
-def grown_from(values: Sequence[object], key: Hashable) -> GrownList[B]:
-    """The list that `key` made of the earlier beginning of `values`, to be continued; empty where there is none."""
+def made_list_before(values: Sequence[object], key: Hashable) -> tuple[int, GrownList[B]]:
+    """How many of the first `values` are done with by `key`, and the list that it made of them, to be continued."""
     known = made_before(values, key)
-    if not isinstance(known, _MadeList):
-        return GrownList()
+    if not isinstance(values, GrownList) or not isinstance(known, _MadeList) or known.done > values.known:
+        return 0, GrownList()
     elements = cast("tuple[B, ...]", known.elements)
-    return GrownList(elements, known=len(elements), before=known.made)
+    return known.done, GrownList(elements, known=len(elements), before=known.made)
 
 
-def keep(result: GrownList[B], values: Sequence[object], key: Hashable) -> None:
-    """Remember `result` as the list that `key` makes of `values`."""
-    note(values, key, _MadeList(tuple(result), result.made))
+def note_list(values: Sequence[object], key: Hashable, result: GrownList[B], *, done: int) -> None:
+    """Remember `result` as the list that `key` makes of the first `done` of `values`."""
+    note(values, key, _MadeList(done, tuple(result), result.made))
 
 
 def new_elements(values: Sequence[A]) -> Sequence[A]:
-    """The elements that the earlier list did not have."""
-    return values[values.known :] if isinstance(values, GrownList) else values
+    """The elements of which nothing was made before."""
+    return (
+        values[values.known :]
+        if isinstance(values, GrownList) and values.before and values.before.of
+        else values
+    )
 
 
 def made_before(values: Sequence[object], key: Hashable) -> object:

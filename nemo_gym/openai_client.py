@@ -217,7 +217,7 @@ def decode_tokenized(raw: bytes) -> object:
     """
     try:
         fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return orjson.loads(raw)
     value: dict[str, object] = {}
     for name, field in fields.items():

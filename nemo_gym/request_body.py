@@ -24,6 +24,9 @@ Model = TypeVar("Model", bound=BaseModel)
 
 DEFAULT_MAX_REQUEST_BYTES: Final = 256 * 1024 * 1024
 
+BYTES_OF_AN_ITEM: Final = 400
+"""A hundred tokens, by which it is judged how many items there are in a text."""
+
 _NOT_NUMBERS: Final = ("NaN", "Infinity")
 
 
@@ -49,14 +52,19 @@ async def read_model(
     raw = await read_bytes(request, max_request_bytes=max_request_bytes)
     text, arrays = json_ids.cut(raw)
     if earlier is not None:
-        continued = earlier.memo.continued(earlier.conversation, text, arrays, model_class, earlier.field)
+        memo, conversation, field = earlier
+        new = memo.new_bytes(conversation, text) // BYTES_OF_AN_ITEM
+        continued = await off_the_loop_if_long(
+            new, memo.continued, conversation, text, arrays, model_class, field
+        )
         if continued is not None:
             return continued
     body = _decoded(raw, text, arrays)
     elements = max((len(value) for value in body.values() if isinstance(value, list)), default=0)
     model = await off_the_loop_if_long(elements, validate_object, body, model_class)
-    if earlier is not None:
-        earlier.memo.remember(earlier.conversation, text, arrays, model, earlier.field)
+    if earlier is not None and memo.wants(model, field):
+        size = len(text) // BYTES_OF_AN_ITEM
+        await off_the_loop_if_long(size, memo.remember, conversation, text, arrays, body, model, field)
     return model
 
 

@@ -35,8 +35,9 @@ MAX_ITEMS: Final = 20_000
 """Items that are kept, over all conversations. Each is half a dozen Python objects, which every full garbage collection
 walks: 5 to 10 ms in all."""
 
-MAX_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of requests that are kept, without the ids in them."""
+MAX_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of requests that are kept, without the ids in them. As Python objects they are there once more, four times as
+large where a text has a character beyond the 16-bit ones."""
 
 FEWEST_ITEMS: Final = 8
 """Shorter requests are read whole, which takes less than looking for their beginning."""
@@ -111,9 +112,10 @@ class RequestMemo:
         if known is None or not text.startswith(known.text):
             return None
         rest = text[len(known.text) :].lstrip(_BLANKS)
-        if not rest.startswith(b","):
+        new_text = rest[1:].lstrip(_BLANKS)
+        if not rest.startswith(b",") or new_text.startswith(b"]"):
             return None
-        request = _Request.of(known.text[: known.head] + rest[1:], known.head, field)
+        request = _Request.of(known.text[: known.head] + new_text, known.head, field)
         earlier = _with_ids(known, arrays)
         if request is None or earlier is None:
             return None
@@ -144,20 +146,37 @@ class RequestMemo:
         self._remember(key, now)
         return model
 
-    def remember(
-        self, conversation: Hashable, text: bytes, arrays: Sequence[Numbers], model: BaseModel, field: str
-    ) -> None:
-        """Note a request that was read without this memo, for the ones that will begin like it."""
+    def new_bytes(self, conversation: Hashable, text: bytes) -> int:
+        """How many bytes of the text would be decoded by `continued`, if it begins like what is known."""
+        known = self._known.get((conversation, text[:BEGINNING]))
+        return 0 if known is None else max(0, len(text) - len(known.text))
+
+    def wants(self, model: BaseModel, field: str) -> bool:
+        """Whether a request has enough items to be remembered."""
         items = getattr(model, field)
-        if not isinstance(items, list) or len(items) < self._fewest_items:
+        return isinstance(items, list) and len(items) >= self._fewest_items
+
+    def remember(
+        self,
+        conversation: Hashable,
+        text: bytes,
+        arrays: Sequence[Numbers],
+        body: Mapping[str, object],
+        model: BaseModel,
+        field: str,
+    ) -> None:
+        """Note a request that was read without this memo, for the ones that will begin like it; `body` is its JSON, the
+        arrays put back.
+        """
+        if not self.wants(model, field):
             return
+        items: list[object] = getattr(model, field)
         at = _opening(field).search(text)
         request = _Request.of(text, at.end(), field) if at is not None else None
-        body = request.body(field) if request is not None else None
-        if at is None or request is None or body is None or json_ids.put_back(body, arrays) != len(arrays):
+        if at is None or request is None or request.rest(field) is None:
             return
         carriers = _carriers(cast("list[object]", body[field]), items, arrays)
-        if carriers is None:
+        if carriers is None or sum(map(len, carriers.values())) != len(arrays):
             return
         grown = GrownList(items)
         setattr(model, field, grown)
@@ -172,11 +191,14 @@ class RequestMemo:
         self._remember((conversation, text[:BEGINNING]), known)
 
     def _remember(self, key: Hashable, known: _Known) -> None:
+        fits = len(known.items) <= self._max_items and len(known.text) <= self._max_bytes
         with self._lock:
-            old = self._known.pop(key, None)
+            self._count(None, self._known.pop(key, None))
+            if not fits:  # it would push out all others, and then itself
+                return
             self._known[key] = known
-            self._count(known, old)
-            while self._known and (self._items > self._max_items or self._bytes > self._max_bytes):
+            self._count(known, None)
+            while self._items > self._max_items or self._bytes > self._max_bytes:
                 self._count(None, self._known.popitem(last=False)[1])
 
     def _count(self, added: _Known | None, removed: _Known | None) -> None:
@@ -202,7 +224,7 @@ class _Request:
         """`start` is behind the bracket that opens the list. None where that is not the list under `field`."""
         try:
             listed = bytes(_decoder(field).decode(text).items)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             return None
         if not text.startswith(listed, start - 1):
             return None
@@ -211,14 +233,21 @@ class _Request:
 
     def body(self, field: str) -> dict[str, object] | None:
         """The decoded request; None for what is no JSON, or where another list than this one would be read."""
+        rest = self.rest(field)
         try:
-            body, items = orjson.loads(self.others), orjson.loads(self.listed)
+            # In an object, as deep as it is in the whole: how deep JSON may be is counted from there.
+            items = orjson.loads(b'{"":%b}' % self.listed)[""]
         except orjson.JSONDecodeError:
             return None
-        if not isinstance(body, dict) or body.get(field) != _PLACE or not isinstance(items, list):
+        return None if rest is None or not isinstance(items, list) else {**rest, field: items}
+
+    def rest(self, field: str) -> dict[str, object] | None:
+        """The decoded request with the place for the list; None as for `body`."""
+        try:
+            rest = orjson.loads(self.others)
+        except orjson.JSONDecodeError:
             return None
-        body[field] = items
-        return body
+        return rest if isinstance(rest, dict) and rest.get(field) == _PLACE else None
 
 
 class _Listed(msgspec.Struct):
@@ -249,11 +278,15 @@ def _validated(body: Mapping[str, object], model_class: type[Model]) -> Model | 
 def _carriers(
     items: Sequence[object], validated: Sequence[object], arrays: Sequence[Numbers]
 ) -> dict[int, dict[str, int]] | None:
-    """Items with ids -> the places of their arrays; None where ids stand elsewhere than a turn's do."""
+    """Items with ids -> the places of their arrays; None where ids stand elsewhere than a turn's do, or with them what
+    is as large as they are.
+    """
     places = {id(array): place for place, array in enumerate(arrays)}
     carriers: dict[int, dict[str, int]] = {}
-    for index, item in enumerate(items) if arrays else ():
+    for index, item in enumerate(items):
         fields = item if isinstance(item, dict) else {}
+        if fields.get("routed_experts") is not None:
+            return None
         own = {name: fields[name] for name in TOKEN_FIELDS if fields.get(name) is not None}
         if not own:
             continue

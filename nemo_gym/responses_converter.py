@@ -35,7 +35,7 @@ from nemo_gym.converter_params import (
 )
 from nemo_gym.converter_state import ResponsesConverterState
 from nemo_gym.errors import RequestError
-from nemo_gym.grown_list import GrownList, grown_from, keep, made_before, note
+from nemo_gym.grown_list import GrownList, made_list_before, note_list
 from nemo_gym.reasoning import extract_reasoning_from_content, wrap_reasoning_in_think_tags
 from nemo_gym.responses_items import (
     NeMoGymEasyInputMessage,
@@ -113,13 +113,19 @@ class ResponsesConverter(BaseModel):
             text = NeMoGymChatCompletionContentPartTextParam(type="text", text=items)
             return [NeMoGymChatCompletionUserMessageParam(role="user", content=[text])]
         with_ids = self.return_token_id_information and self.forwards_token_ids
-        done, messages = (0, []) if with_ids else _converted_before(items)
+        messages: GrownList[NeMoGymChatCompletionMessageParam]
+        # Messages with ids are made anew each time, as their ids come with every request.
+        done, messages = (0, GrownList()) if with_ids else made_list_before(items, _MESSAGES)
         state = ResponsesConverterState(return_token_id_information=with_ids, messages=messages)
+        finished = done, len(messages)
         for index, item in enumerate(items[done:], start=done):
             add_item(item, state, f"input.{index}")
-        if isinstance(state.messages, GrownList) and state.is_between_turns:
-            note(items, _CONVERTED, len(items))
-            keep(state.messages, items, _MESSAGES)
+            if state.is_between_turns:
+                finished = index + 1, len(messages)
+        if not with_ids:
+            # The last turn may go on in the next request.
+            whole = messages if finished[0] == len(items) else GrownList(messages[: finished[1]])
+            note_list(items, _MESSAGES, whole, done=finished[0])
         state.flush_assistant()
         return state.messages
 
@@ -239,16 +245,7 @@ def _with_tokens_on_the_last(
     return [*items[:-1], cast("NeMoGymResponseOutputItem", variant)]
 
 
-def _converted_before(
-    items: Sequence[NeMoGymResponseInputItem],
-) -> tuple[int, list[NeMoGymChatCompletionMessageParam]]:
-    """How many of the items are converted, because an earlier request began with them, and their messages."""
-    done = made_before(items, _CONVERTED)
-    return (done, grown_from(items, _MESSAGES)) if isinstance(done, int) else (0, GrownList())
-
-
 _ANY_MESSAGE: Final = ({"role": "user", "content": ""},)
-_CONVERTED: Final = "converted items"
 _MESSAGES: Final = "chat messages"
 
 _GENERATED: Final = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import orjson
@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.types import Message as ASGIMessage
 
 from nemo_gym.errors import RequestError
-from nemo_gym.grown_list import GrownList
+from nemo_gym.grown_list import GrownList, Made, mapped
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymResponseCreateParamsNonStreaming,
@@ -295,6 +295,93 @@ def test_what_follows_a_known_beginning_must_be_json() -> None:
     assert "is not JSON" in refusal(memo, raw[:-2] + b'x{"role":"user","content":"u"}]}').message
 
 
+@pytest.mark.parametrize("end", [b",]}", b" , ]}", b",,{}]}"])
+def test_a_comma_without_an_item_is_refused(end: bytes) -> None:
+    memo = RequestMemo()
+    raw = written(conversation(3), {}, "input", "compact")
+    read(memo, raw, NeMoGymResponseCreateParamsNonStreaming)
+    assert "is not JSON" in refusal(memo, raw[:-2] + end).message
+
+
+@pytest.mark.parametrize("depth", [900, 1_010, 1_018, 1_019, 1_020, 1_021, 1_022, 1_023, 1_024, 1_025, 5_000])
+@pytest.mark.parametrize("place", ["item", "option"])
+def test_what_is_nested_deeply_is_read_or_refused_as_without(depth: int, place: str) -> None:
+    memo = RequestMemo()
+    nest = b"[" * depth + b"]" * depth
+    first = written(conversation(3), {}, "input", "compact")
+    for known in (b"", first):
+        if known:
+            read(memo, known, NeMoGymResponseCreateParamsNonStreaming)
+        more = b',{"role":"user","content":"u","x":' + nest + b"}]}"
+        raw = first[:-2] + (more if place == "item" else b'],"custom_params":{"x":' + nest + b"}}")
+        kinds = [outcome_of(m, raw) for m in (memo, None)]
+        assert kinds[0] == kinds[1]
+
+
+def outcome_of(memo: RequestMemo | None, raw: bytes) -> str:
+    """Without a look inside what is nested, which no comparison survives."""
+    try:
+        model = read(memo, raw, NeMoGymResponseCreateParamsNonStreaming)
+    except RequestError as error:
+        return error.message
+    return f"{len(model.input)} items"  # type: ignore[attr-defined]
+
+
+def test_one_request_that_is_too_large_pushes_out_no_other() -> None:
+    for memo in (RequestMemo(max_items=60), RequestMemo(max_bytes=4_000)):
+        responses(memo, conversation(4))
+        raw = written(conversation(40), {}, "input", "compact")
+        read(memo, raw, NeMoGymResponseCreateParamsNonStreaming, "other")
+        assert [key[0] for key in memo._known] == ["s"]  # type: ignore[index]
+
+
+def test_a_request_with_routed_experts_is_not_kept() -> None:
+    memo = RequestMemo()
+    experts = {**triple(2), "routed_experts": [[[1]], [[2]]]}
+    responses(memo, [*conversation(3), reply("r", **experts)])
+    assert memo.items == 0
+
+
+class Watched(dict[object, object]):
+    """What is made of a list, and a second request that looks at it whenever something is put there."""
+
+    def __init__(self, look: Callable[[Made], None]) -> None:
+        super().__init__()
+        self._look = look
+
+    def __setitem__(self, key: object, value: object) -> None:
+        super().__setitem__(key, value)
+        self._look(Made(self))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("instructions", [None, "be brief"])
+def test_a_request_that_comes_while_the_one_before_is_converted_loses_nothing(
+    instructions: str | None,
+) -> None:
+    """In a thread, one can see what the other has made so far."""
+    items = responses(RequestMemo(), conversation(3)).input
+    assert isinstance(items, GrownList)
+    whole = NeMoGymResponseCreateParamsNonStreaming(input=[], instructions=instructions)
+    seen: list[int] = []
+
+    def follow(made: Made) -> None:
+        later = whole.model_copy(update={"input": GrownList(items, known=len(items), before=made)})
+        seen.append(len(CONVERTER.responses_to_chat_completion_create_params(later).messages))
+
+    items.made.of = Watched(follow)  # type: ignore[assignment]
+    first = whole.model_copy(update={"input": items})
+    expected = len(CONVERTER.responses_to_chat_completion_create_params(first).messages)
+    assert seen == [expected] * len(seen)
+    assert seen
+
+
+def test_a_list_that_was_changed_in_place_is_not_believed() -> None:
+    earlier = GrownList([1, 2])
+    earlier.append(3)
+    assert mapped(str, earlier) == ["1", "2", "3"]
+    assert mapped(str, GrownList([1, 2, 4], known=2, before=earlier.made)) == ["1", "2", "4"]
+
+
 def test_an_error_in_a_new_item_names_its_place_in_the_whole() -> None:
     memo = RequestMemo()
     responses(memo, conversation(3))
@@ -315,8 +402,10 @@ def test_a_turn_that_goes_on_in_the_next_request_is_one_message() -> None:
     calls = [{"type": "function_call", "call_id": f"c{n}", "name": "f", "arguments": "{}"} for n in range(2)]
     CONVERTER.responses_to_chat_completion_create_params(responses(memo, [*conversation(3), calls[0]]))
     params = responses(memo, [*conversation(3), *calls])
-    last = CONVERTER.responses_to_chat_completion_create_params(params).messages[-1]
-    assert [made["id"] for made in last["tool_calls"]] == ["c0", "c1"]  # type: ignore[typeddict-item]
+    messages = CONVERTER.responses_to_chat_completion_create_params(params).messages
+    assert [made["id"] for made in messages[-1]["tool_calls"]] == ["c0", "c1"]  # type: ignore[typeddict-item]
+    assert isinstance(messages, GrownList)
+    assert messages.known == len(messages) - 1
 
 
 def test_no_ids_are_kept() -> None:
