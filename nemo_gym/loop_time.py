@@ -14,6 +14,17 @@ ELEMENTS_ON_THE_LOOP: Final = 300
 validate); a thread costs 0.1 ms by itself, and gives way to the loop."""
 
 
+BYTES_ON_THE_LOOP: Final = 262_144
+"""Bytes of a body, or of a prompt's ids, from which on others get a turn between the steps over all of them: each takes
+half a millisecond per megabyte, and a turn has a dozen."""
+
+
+async def give_way(size: int) -> None:
+    """Let the loop serve others before the next step over so many bytes."""
+    if size > BYTES_ON_THE_LOOP:
+        await asyncio.sleep(0)
+
+
 async def off_the_loop_if_long(
     elements: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
 ) -> T:

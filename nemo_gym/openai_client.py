@@ -22,6 +22,7 @@ from nemo_gym.errors import (
 )
 from nemo_gym.http_errors import describe, status_error
 from nemo_gym.http_pool import HTTPPool
+from nemo_gym.loop_time import give_way
 from nemo_gym.token_ids import TokenIds
 
 JSONObject: TypeAlias = dict[str, object]
@@ -152,7 +153,10 @@ class NeMoGymAsyncOpenAI:
         decode: Callable[[bytes], object] | None = None,
     ) -> JSONObject:
         content = None if body is None else _encode(body)
-        return self._decode(self._check(await self._send(method, path, content)), decode)
+        await give_way(len(content or b""))
+        response = self._check(await self._send(method, path, content))
+        await give_way(len(response.content))
+        return self._decode(response, decode)
 
     async def _send(
         self,

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from nemo_gym import json_ids
 from nemo_gym.errors import RequestError, RequestTooLargeError
 from nemo_gym.json_ids import Numbers
-from nemo_gym.loop_time import off_the_loop_if_long
+from nemo_gym.loop_time import give_way, off_the_loop_if_long
 from nemo_gym.request_memo import RequestMemo
 from nemo_gym.validation_errors import json_type_name, request_error
 
@@ -50,16 +50,20 @@ async def read_model(
 ) -> Model:
     """Read the body as a `model_class`. Raises RequestError, ClientDisconnect when the caller has left."""
     raw = await read_bytes(request, max_request_bytes=max_request_bytes)
+    await give_way(len(raw))
     text, arrays = json_ids.cut(raw)
+    await give_way(len(raw))
     if earlier is not None:
         memo, conversation, field = earlier
         new = memo.new_bytes(conversation, text) // BYTES_OF_AN_ITEM
         continued = await off_the_loop_if_long(
             new, memo.continued, conversation, text, arrays, model_class, field
         )
+        await give_way(len(text))
         if continued is not None:
             return continued
     body = _decoded(raw, text, arrays)
+    await give_way(len(text))
     elements = max((len(value) for value in body.values() if isinstance(value, list)), default=0)
     model = await off_the_loop_if_long(elements, validate_object, body, model_class)
     if earlier is not None and memo.wants(model, field):

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from nemo_gym.errors import ConfigError, UpstreamError
 from nemo_gym.grown_list import new_elements
+from nemo_gym.loop_time import give_way
 from nemo_gym.openai_client import NeMoGymAsyncOpenAI
 from nemo_gym.openai_utils import NeMoGymChatCompletion, NeMoGymResponse
 from nemo_gym.responses_converter import ResponsesConverter
@@ -178,11 +179,14 @@ class SGLangModel(VLLMModel):
         self._history.refuse_broken(plan, error=self.config.on_broken_prefix == "error")
         body = body_dict
         if plan.token_ids is not None:
+            await give_way(len(plan.token_ids.text))
             body = {**body_dict, "input_ids": plan.token_ids}
         elif self.config.transport == "generate":
             rendered = await self._history.render_whole(plan.conversation, renderer)
             body = {**body_dict, "input_ids": rendered}
         completion = await super()._chat_turn(request, body, client)
+        if isinstance(prompt := body.get("input_ids"), TokenIds):
+            await give_way(len(prompt.text))
         await self._remember(plan, completion, body, renderer)
         self._annotate(completion, plan)
         return completion

@@ -423,7 +423,15 @@ def test_a_tokenize_answer_has_its_ids_as_text_and_all_else_as_it_is(
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"{", b'{"tokens":[1,}', b'{"tokens":[1],"count":nul}', b'{"count":"\xff"}']
+    "raw",
+    [
+        b"",
+        b"{",
+        b'{"tokens":[1,}',
+        b'{"tokens":[1],"count":nul}',
+        b'{"count":"\xff"}',
+        b'{"tokens":' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+    ],
 )
 def test_a_tokenize_answer_that_is_no_json_is_a_json_error(raw: bytes) -> None:
     with pytest.raises(orjson.JSONDecodeError):
