@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from nemo_gym.errors import RequestError
+from nemo_gym.loop_time import give_way
 from nemo_gym.token_ids import TokenIds
 from sglang_model.bounded_cache import BoundedCache
 from sglang_model.conversation_digest import (
@@ -222,6 +223,8 @@ class History:
     async def _with_fragment(
         self, conversation: Conversation, match: Match, fragment: Fragment, renderer: Renderer
     ) -> PromptPlan:
+        size = len(match.token_ids.text)
+        await give_way(size)
         behind = await renderer.compute(
             lambda encode: fragment_token_ids(
                 fragment, encode, left_id=match.stop_token_id, tokens=renderer.tokens
@@ -229,6 +232,7 @@ class History:
         )
         if isinstance(behind, Refusal):
             return self._refused(conversation, behind)
+        await give_way(size)
         kept = len(match.token_ids)
         if fragment.left is None:
             sampled = match.token_ids.last(min(CLOSE_LENGTH, kept - match.prompt_length))
