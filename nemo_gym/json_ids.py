@@ -113,9 +113,8 @@ def _cut(raw: bytes, may_be_cut: Callable[[bytes, type[Numbers]], bool]) -> tupl
         end = end if end >= start else raw.find(b"]", start)
         if end < 0:
             break
-        if (
-            raw.find(b'"', start, end) >= 0
-        ):  # also where names stand inside each other: nothing is copied for those
+        # Also where names stand inside each other: nothing is copied for those.
+        if raw.find(b'"', start, end) >= 0:
             continue
         text, kind = raw[start:end], _KINDS[field[1]]
         if not may_be_cut(text, kind):

@@ -13,7 +13,6 @@ ELEMENTS_ON_THE_LOOP: Final = 300
 """Items of a request, or messages, up to which a step over all of them is shorter than 2 ms (5 microseconds each to
 validate); a thread costs 0.1 ms by itself, and gives way to the loop."""
 
-
 BYTES_ON_THE_LOOP: Final = 262_144
 """Bytes of a body, or of a prompt's ids, from which on others get a turn between the steps over all of them: each takes
 half a millisecond per megabyte, and a turn has a dozen."""

@@ -10,8 +10,8 @@ import pytest
 
 PROGRAM = """
 import resource
-from nemo_gym.process_tuning import keep_freed_memory
-keep_freed_memory()
+from nemo_gym.process_tuning import tune_process
+tune_process()
 bytearray(b"x") * 5_000_000
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(50):

@@ -116,9 +116,13 @@ def test_what_was_sampled_is_read_or_refused_as_from_plain_json(
 
 
 def read(decode: Callable[[bytes], object], raw: bytes) -> object:
+    return sampled(lambda: cast("dict[str, list[dict[str, object]]]", decode(raw))["choices"][0])
+
+
+def sampled(answer: Callable[[], dict[str, object]]) -> object:
+    """What was sampled by an answer, or the words of its refusal."""
     try:
-        [choice] = cast("dict[str, list[dict[str, object]]]", decode(raw))["choices"]
-        ids, log_probs = extract_generated_tokens_and_logprobs(choice)
+        ids, log_probs = extract_generated_tokens_and_logprobs(answer())
     except UpstreamContractError as error:
         return str(error)
     except ValueError:
