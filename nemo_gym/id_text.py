@@ -119,6 +119,16 @@ def beginning(packed: PackedIds, characters: int) -> PackedIds:
     return PackedIds(packed[: end - 1] + bytes((last | padding,)))
 
 
+def first_numbers(text: bytes, count: int) -> bytes:
+    """The text of the first `count` ids of canonical text, which has as many. Raises ValueError where it has not."""
+    if not count:
+        return b""
+    commas = np.flatnonzero(np.frombuffer(text, np.uint8) == _COMMA)
+    if not text or not 0 < count <= len(commas) + 1:
+        raise ValueError(f"expected at least {count} ids, got {count_numbers(text)}")
+    return text if count == len(commas) + 1 else text[: int(commas[count - 1])]
+
+
 def last_numbers(text: bytes, count: int) -> list[int]:
     """The last ids of canonical text, at most `count` of them, without looking at the others."""
     if not text or count < 1:

@@ -106,6 +106,7 @@ def _anything_flat(text: bytes, _kind: type[Numbers]) -> bool:
 def _cut(raw: bytes, may_be_cut: Callable[[bytes, type[Numbers]], bool]) -> tuple[bytes, list[Numbers]]:
     pieces: list[bytes] = []
     arrays: list[Numbers] = []
+    before = dict.fromkeys(_KINDS, b"")
     done = position = end = 0
     while (field := _next_array(raw, position)) is not None:
         start = position = field.end()
@@ -116,9 +117,12 @@ def _cut(raw: bytes, may_be_cut: Callable[[bytes, type[Numbers]], bool]) -> tupl
         # Also where names stand inside each other: nothing is copied for those.
         if raw.find(b'"', start, end) >= 0:
             continue
-        text, kind = raw[start:end], _KINDS[field[1]]
-        if not may_be_cut(text, kind):
+        name, text = field[1], raw[start:end]
+        kind, known = _KINDS[name], before[name]
+        # The prompt of a turn begins with that of the turn before it, so of most only the end is new.
+        if not may_be_cut(text[len(known) :] if text.startswith(known) else text, kind):
             continue
+        before[name] = text
         pieces += (raw[done : start - 1], b'"%b%d"' % (_STAND_IN, len(arrays)))
         arrays.append(kind.unread(text))
         done = position = end + 1

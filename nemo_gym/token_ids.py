@@ -18,7 +18,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from nemo_gym.by_reference import by_reference
-from nemo_gym.id_text import LARGEST_ID, count_ids, count_numbers, joined, last_numbers
+from nemo_gym.id_text import LARGEST_ID, count_ids, count_numbers, first_numbers, joined, last_numbers
 
 N = TypeVar("N", int, float)
 
@@ -187,6 +187,10 @@ class TokenIds(_Numbers[int]):
         byte.
         """
         return self._text == text
+
+    def first(self, count: int) -> Self:
+        """The first `count` ids, of which there must be as many; no integer is made."""
+        return self.of_text(first_numbers(self.text, count), count)
 
     def last(self, count: int) -> list[int]:
         """The last ids, at most `count`, without looking at the others."""

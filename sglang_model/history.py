@@ -202,7 +202,7 @@ class History:
         """
         cheap = match.prompt_length <= NOTED_PROMPT or short_previous(request.previous) is not None
         if renderer.renders_without_generation_prompt and cheap:
-            prompt_text = await renderer.decode(match.token_ids[: match.prompt_length])
+            prompt_text = await renderer.decode(match.token_ids.first(match.prompt_length))
             request = replace(request, prompt_text=prompt_text)
         return await self._splice(request, renderer)
 

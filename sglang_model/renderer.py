@@ -2,7 +2,8 @@
 
 Loaded once at start-up, so that a wrong name or template ends the start and not the first request. Long renderings and
 encodings run in worker threads: a prompt of 100k tokens takes a good part of a second, and the event loop serves every
-other session meanwhile. The tokenizers library releases the GIL in `encode_batch_fast`, not in `encode`.
+other session meanwhile. The tokenizers library releases the GIL in `encode_batch_fast` and `decode_batch`, not in
+`encode` and `decode`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
@@ -87,6 +88,14 @@ class Tokenizer(Protocol):
     ) -> str: ...
 
 
+class DecodingLibrary(Protocol):
+    """What is used of tokenizers' Tokenizer (0.22.2)."""
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str: ...
+
+    def decode_batch(self, sequences: list[list[int]], *, skip_special_tokens: bool) -> list[str]: ...
+
+
 class LocalRenderer:
     """A tokenizer with one chat template. Immutable once made; safe to use from any number of requests."""
 
@@ -108,7 +117,7 @@ class LocalRenderer:
         self._threads = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="renderer")
         self.stop_token_ids = frozenset(stop_token_ids)
         added = {int(token_id): token for token_id, token in tokenizer.added_tokens_decoder.items()}
-        self._decode_in_library = _decode_in_library(tokenizer)
+        self._library = _decoding_library(tokenizer)
         self._text_of = {token_id: self._decode([token_id]) for token_id in added}
         self._special = frozenset(token_id for token_id, token in added.items() if token.special)
         self.tokens = SpecialTokens(
@@ -175,7 +184,7 @@ class LocalRenderer:
             return self._text_of[ids[0]]
         if len(ids) <= SMALL_IDS:
             return self._decode(ids)
-        return await _in(self._threads, lambda: self._decode(ids))
+        return await _in(self._threads, lambda: self._decode_long(ids))
 
     async def special(self, ids: Sequence[int]) -> frozenset[int]:
         return self._special.intersection(ids)
@@ -205,8 +214,10 @@ class LocalRenderer:
         return self._encode_tiny(text) if len(text) <= TINY_TEXT else self.encode(text)
 
     def _decode(self, ids: Sequence[int]) -> str:
-        if self._decode_in_library is not None:
-            return self._decode_in_library(ids if isinstance(ids, list) else list(ids))
+        if self._library is not None:
+            return self._library.decode(
+                ids if isinstance(ids, list) else list(ids), skip_special_tokens=False
+            )
         return self._tokenizer.decode(
             list(ids),
             skip_special_tokens=False,
@@ -214,8 +225,14 @@ class LocalRenderer:
             clean_up_tokenization_spaces=False,
         )
 
+    def _decode_long(self, ids: Sequence[int]) -> str:
+        if self._library is None:
+            return self._decode(ids)
+        (text,) = self._library.decode_batch([list(ids)], skip_special_tokens=False)
+        return text
 
-def _decode_in_library(tokenizer: Tokenizer) -> Callable[[list[int]], str] | None:
+
+def _decoding_library(tokenizer: Tokenizer) -> DecodingLibrary | None:
     """The tokenizers library's own decoding, where the tokenizer's class leaves transformers' as it is.
 
     With special tokens kept and no cleaning up, all that transformers (5.8.1) adds to it is a look at each id.
@@ -227,7 +244,7 @@ def _decode_in_library(tokenizer: Tokenizer) -> Callable[[list[int]], str] | Non
         "transformers.tokenization_utils_tokenizers",
     ]:
         return None
-    return cast("Callable[[list[int]], str]", partial(backend.decode, skip_special_tokens=False))
+    return cast("DecodingLibrary", backend)
 
 
 async def _in(threads: ThreadPoolExecutor, function: Callable[[], T]) -> T:

@@ -3,6 +3,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import subprocess
+import sys
+from pathlib import Path
 from unittest.mock import MagicMock
 
 import orjson
@@ -334,3 +337,26 @@ async def test_stopping_the_server_is_not_taken_for_a_client_that_left() -> None
 def test_the_config_documents_its_knobs() -> None:
     for name in ("max_request_bytes", "session_secret"):
         assert BaseResponsesAPIModelConfig.model_fields[name].description
+
+
+def test_no_request_waits_for_a_shape_to_be_built():
+    """In a process of its own: other tests have built some of them."""
+    program = (
+        "import asyncio\n"
+        "from pydantic import BaseModel\n"
+        "from nemo_gym import openai_utils\n"
+        "from tests.support.model_server import scripted_model\n"
+        "def unbuilt():\n"
+        "    shapes = [one for one in vars(openai_utils).values() if isinstance(one, type)]\n"
+        "    return sum(not one.__pydantic_complete__ for one in shapes if issubclass(one, BaseModel))\n"
+        "async def start():\n"
+        "    app = scripted_model().setup_webserver()\n"
+        "    print(unbuilt() > 0)\n"
+        "    async with app.router.lifespan_context(app):\n"
+        "        print(unbuilt())\n"
+        "asyncio.run(start())\n"
+    )
+    command = [sys.executable, "-c", program]
+    root = Path(__file__).parents[2]
+    run = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)  # noqa: S603
+    assert run.stdout.split() == ["True", "0"]

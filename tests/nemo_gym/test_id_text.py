@@ -11,6 +11,7 @@ from nemo_gym.id_text import (
     beginning,
     count_ids,
     count_numbers,
+    first_numbers,
     joined,
     last_numbers,
     pack,
@@ -43,6 +44,14 @@ def test_text_that_json_writes_compactly_is_canonical(ids: list[int]) -> None:
     text = json.dumps(ids, separators=(",", ":"))[1:-1].encode()
     assert count_ids(text) == count_numbers(text) == len(ids)
     assert last_numbers(text, 3) == ids[-3:]
+
+
+@given(IDS, st.data())
+def test_the_first_ids_are_found_in_the_text(ids: list[int], data: st.DataObject) -> None:
+    count = data.draw(st.integers(0, len(ids)))
+    assert first_numbers(text_of(ids), count) == text_of(ids[:count])
+    with pytest.raises(ValueError, match=f"expected at least {len(ids) + 1} ids, got {len(ids)}"):
+        first_numbers(text_of(ids), len(ids) + 1)
 
 
 @given(st.text(alphabet="0123456789,,, -.eaf", max_size=12))

@@ -215,6 +215,15 @@ def test_an_odd_element_of_a_long_array_is_seen_as_it_is_the_slow_way(odd: str, 
     assert outcome(json_ids.loads, raw) == outcome(slow_loads, raw)
 
 
+@pytest.mark.parametrize("odd", ["1.5", "-1", "true", '"7"', "[7]", "{}", "x", "]", '5],"a":[6'])
+def test_an_odd_element_behind_an_earlier_turns_prompt_is_seen_as_it_is_the_slow_way(odd: str) -> None:
+    turns = ",".join(
+        f'{{"prompt_token_ids":[{prompt}]}}' for prompt in ("1,2", "1,2,3", f"1,2,3,{odd}", "1,2,3")
+    )
+    raw = f'{{"input":[{turns}]}}'.encode()
+    assert outcome(json_ids.loads, raw) == outcome(slow_loads, raw)
+
+
 @pytest.mark.parametrize("separator", [",", ", ", " ,\n"])
 def test_a_long_array_is_carried_and_written_compactly(separator: str) -> None:
     raw = f'{{"input":[{{"prompt_token_ids":[{separator.join(map(str, range(10_000)))}]}}]}}'.encode()

@@ -478,13 +478,13 @@ def test_ids_decode_in_the_library_as_transformers_decodes_them(ids: list[int]):
         spaces_between_special_tokens=False,
         clean_up_tokenization_spaces=False,
     )
-    assert renderer._decode_in_library is not None
-    assert renderer._decode(ids) == expected
+    assert renderer._library is not None
+    assert renderer._decode(ids) == renderer._decode_long(ids) == expected
     assert asyncio.run(renderer.decode(ids)) == expected
 
 
 def test_a_class_with_a_decoding_of_its_own_is_asked():
-    assert LocalRenderer(FakeTokenizer())._decode_in_library is None
+    assert LocalRenderer(FakeTokenizer())._library is None
 
 
 @cache
