@@ -38,6 +38,7 @@ class cancelled_by_disconnect:  # noqa: N801 - reads as the statement it is used
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         self._watcher.cancel()
+        del self._watcher  # the task's CancelledError has a frame that has `self`: a cycle with every request
         if not self._disconnected:
             return
         others = self._body.uncancel() > self._pending_cancellations

@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.errors import GymError, RequestError, UpstreamUnavailableError
@@ -90,11 +91,16 @@ class ErrorMiddleware:
         except Exception as exc:
             if started:
                 raise
-            error = as_gym_error(exc, request_id, self._server_name)
-            self._log(scope, error, exc, request_id)
-            response = json_response(error.body(), status_code=error.status_code)
-            response.headers.update(_headers(exc))
+            response = self._response_to(exc, scope, request_id)
             await response(scope, receive, send_with_headers)
+
+    def _response_to(self, exc: Exception, scope: Scope, request_id: str) -> Response:
+        # Not above, where a name for the error would make a cycle with its traceback, and keep the whole request in it.
+        error = as_gym_error(exc, request_id, self._server_name)
+        self._log(scope, error, exc, request_id)
+        response = json_response(error.body(), status_code=error.status_code)
+        response.headers.update(_headers(exc))
+        return response
 
     def _log(self, scope: Scope, error: GymError, exc: Exception, request_id: str) -> None:
         where = f"{scope['method']} {scope['path']}"

@@ -8,9 +8,11 @@ import sys
 from typing import Final
 
 SWITCH_SECONDS: Final = 0.002
-GARBAGE_THRESHOLDS: Final = (1_500, 1, 20)
-"""New objects that start a collection, and how often older ones are walked again. Each collection holds the event loop,
-up to 1 µs per object: with these 1 to 3 ms, where 20,000 objects took 6 to 16 in a server at work."""
+GARBAGE_THRESHOLDS: Final = (1_500, 1, 1_000)
+"""New objects that start a collection, how many of those one of what outlived one, how many of these one of everything.
+
+Each holds the event loop, up to 1 µs per object: 1 to 3 ms the first two, 0.1 s that of everything, which is rare for
+that reason: requests leave no cycles, failed ones neither, so there is next to nothing to be found."""
 
 MMAP_THRESHOLD: Final = 32 * 1024 * 1024
 """Bytes from which on glibc asks the system for each buffer; more than this it does not accept."""
@@ -45,7 +47,6 @@ def leave_startup_objects_alone() -> None:
     Modules, models and a tokenizer are 180,000 objects that live as long as the process; a full collection walks them
     all and holds the event loop for 100 ms and more, in the middle of some request. Python's own threshold of 700 new
     objects is reached several times in every request, whose objects go by reference count anyway: 0.08 of 1.46 ms.
-    What is kept for later turns outlives every collection, so later ones than these would only be longer.
     """
     gc.collect()
     gc.freeze()

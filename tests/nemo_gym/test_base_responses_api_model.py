@@ -5,6 +5,7 @@ import gc
 import logging
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -360,3 +361,29 @@ def test_no_request_waits_for_a_shape_to_be_built():
     root = Path(__file__).parents[2]
     run = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)  # noqa: S603
     assert run.stdout.split() == ["True", "0"]
+
+
+@pytest.mark.parametrize("failure", [None, UpstreamContractError, RuntimeError])
+async def test_nothing_of_a_request_is_left_for_the_garbage_collector(
+    failure: type[Exception] | None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)  # pytest keeps what is logged
+    requests: list[weakref.ref[Request]] = []
+
+    async def behave(request: Request) -> None:
+        requests.append(weakref.ref(request))
+        await asyncio.sleep(0)
+        if failure is not None:
+            raise failure("boom")
+
+    app = scripted_model().behave(behave).setup_webserver()
+    gc.collect()
+    gc.disable()
+    try:
+        async with client_for(app) as client:
+            for _ in range(3):
+                await post_chat(client)
+        await asyncio.sleep(0)
+        assert [request() for request in requests] == [None] * 3
+    finally:
+        gc.enable()

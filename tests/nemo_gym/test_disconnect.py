@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 from starlette.requests import ClientDisconnect
@@ -20,6 +22,20 @@ class Connection:
 
     def close(self) -> None:
         self.messages.put_nowait({"type": "http.disconnect"})
+
+
+async def test_a_body_that_ended_leaves_no_cycle() -> None:
+    gc.disable()
+    try:
+        watched = cancelled_by_disconnect(Connection().receive)
+        async with watched:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        left = weakref.ref(watched)
+        del watched
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 async def test_a_disconnect_cancels_the_body_and_is_named_for_what_it_is() -> None:
