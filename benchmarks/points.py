@@ -75,6 +75,7 @@ def _single(
     reply_tokens: int = 256,
     servers: tuple[str, ...] = CHAT,
     tiers: frozenset[Tier] = _FULL,
+    rounds: int = 3,
 ) -> Point:
     """A point of single turns: every prompt is new to everybody."""
     long_reply = reply_tokens != 256
@@ -87,6 +88,7 @@ def _single(
         sessions=sessions,
         reply_tokens=reply_tokens,
         tiers=tiers,
+        rounds=rounds,
     )
 
 
@@ -95,13 +97,13 @@ _SINGLE_TURNS = {
     for point in (
         _single(1, 1, 150, tiers=_FULL | {"default"}, servers=(*CHAT, *GENERATE)),
         _single(1, 16, 320, tiers=_FULL | {"default"}),
-        _single(1, 64, 384, tiers=_QUICK, servers=EVERY),
+        _single(1, 64, 384, tiers=_QUICK, servers=EVERY, rounds=5),
         _single(1, 256, 768, tiers=_FULL | {"default"}, servers=(*CHAT, *GENERATE)),
-        _single(8, 16, 160, tiers=_QUICK, servers=EVERY),
+        _single(8, 16, 160, tiers=_QUICK, servers=EVERY, rounds=9),
         _single(8, 256, 512, tiers=_FULL | {"default"}),
-        _single(32, 16, 64, tiers=_QUICK, servers=EVERY),
+        _single(32, 16, 64, tiers=_QUICK, servers=EVERY, rounds=5),
         _single(100, 1, 16, tiers=_FULL | {"default"}),
-        _single(100, 16, 32, tiers=_QUICK, servers=EVERY),
+        _single(100, 16, 32, tiers=_QUICK, servers=EVERY, rounds=5),
         _single(1, 16, 160, reply_tokens=2048, tiers=_FULL | {"default"}, servers=(*CHAT, *GENERATE)),
         _single(100, 1, 16, reply_tokens=2048, tiers=_FULL | {"default"}),
     )
@@ -117,6 +119,7 @@ _CONVERSATIONS = (
         sessions=4,
         turns=20,
         tiers=_QUICK,
+        rounds=7,
     ),
     Point(
         name="group-8k",
@@ -128,6 +131,7 @@ _CONVERSATIONS = (
         turns=6,
         group=8,
         tiers=_QUICK,
+        rounds=7,
     ),
     Point(
         name="cold-100k-c1",
@@ -178,7 +182,7 @@ _CONVERSATIONS = (
         turns=4,
         group=8,
         latency_ms=1_000.0,
-        rounds=1,
+        rounds=3,
     ),
     Point(
         name="history",

@@ -98,8 +98,8 @@ def details_table(summary: Summary) -> str:
             SERVERS[server].title,
             *(cell.cpu_ms, cell.p50_ms, cell.p95_ms, cell.p99_ms, cell.requests_per_second),
             *(cell.rss_mb, cell.rss_peak_mb),
-            ratio(summary.cpu_ms(point, NEMO_GYM), cell.cpu_ms),
-            ratio(cell.cpu_ms, summary.cpu_ms(point, SERVERS[server].floor)),
+            summary.cpu_ratio(point, NEMO_GYM, server),
+            summary.cpu_ratio(point, server, SERVERS[server].floor),
             cell.foreign_cores,
         )
         for point in POINTS

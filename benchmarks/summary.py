@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.load_types import LoadResult
-from benchmarks.quantiles import median
+from benchmarks.quantiles import median, ratio
 from benchmarks.records import Reading, Results, Visit
 
 
@@ -19,6 +19,7 @@ class Cell:
     rounds: int
     requests: int
     cpu_ms: float
+    cpu_ms_by_round: Sequence[float]
     p50_ms: float
     p95_ms: float
     p99_ms: float
@@ -52,6 +53,15 @@ class Summary:
         cell = self.cell(point, server)
         return math.nan if cell is None else cell.cpu_ms
 
+    def cpu_ratio(self, point: str, server: str, other: str) -> float:
+        """CPU per request of one server over another's: the median of the rounds' ratios.
+
+        Two visits of one round are seconds apart, and a machine that others use is as quick in both.
+        """
+        cells = self.cell(point, server), self.cell(point, other)
+        rounds = [cell.cpu_ms_by_round if cell is not None else () for cell in cells]
+        return median(ratio(one, another) for one, another in zip(*rounds, strict=False))
+
     def reading(self, measurement: str, server: str, name: str) -> float:
         return self.readings.get((measurement, server, name), math.nan)
 
@@ -72,6 +82,7 @@ def _cell(rounds: Sequence[LoadResult]) -> Cell:
         rounds=len(rounds),
         requests=sum(result["requests"] for result in rounds),
         cpu_ms=median(result["cpu_ms_per_request"] for result in rounds),
+        cpu_ms_by_round=[result["cpu_ms_per_request"] for result in rounds],
         p50_ms=median(result["p50_ms"] for result in rounds),
         p95_ms=median(result["p95_ms"] for result in rounds),
         p99_ms=median(result["p99_ms"] for result in rounds),

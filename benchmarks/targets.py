@@ -40,7 +40,7 @@ def _cheaper(title: str, point: str, server: str, factor: float) -> Target:
         "at least",
         factor,
         "x",
-        lambda summary: ratio(summary.cpu_ms(point, NEMO_GYM), summary.cpu_ms(point, server)),
+        lambda summary: summary.cpu_ratio(point, NEMO_GYM, server),
     )
 
 
@@ -51,7 +51,7 @@ def _near_the_floor(title: str, point: str, server: str, floor: str, factor: flo
         "at most",
         factor,
         "x",
-        lambda summary: ratio(summary.cpu_ms(point, server), summary.cpu_ms(point, floor)),
+        lambda summary: summary.cpu_ratio(point, server, floor),
     )
 
 
