@@ -19,7 +19,7 @@ from typing import Self
 
 import orjson
 
-from benchmarks.servers import SERVERS, Server, Setting, Start, engine_start
+from benchmarks.servers import SERVERS, Server, Setting, Start, engine_start, profiled
 from benchmarks.stub_answers import Mode, Shape
 
 START_SECONDS = 90.0
@@ -106,15 +106,19 @@ class Fleet:
         server = SERVERS[name]
         return Target(server, self.start(name), self._engine(server.engine))
 
-    def start(self, name: str) -> Process:
+    def profiled(self, name: str, out: Path) -> Target:
+        """As `fresh`, counting where its CPU goes; see `profiled_server`."""
+        server = SERVERS[name]
+        return Target(server, self.start(name, profile=out), self._engine(server.engine))
+
+    def start(self, name: str, *, profile: Path | None = None) -> Process:
         server = SERVERS[name]
         if server.start is None:
             raise ValueError(f"{name} is no server of its own")
         port = _free_port()
         engine = self._engine(server.engine)
-        return self._spawn(
-            name, port, server.start(Setting(port, engine.port, self._tokenizer, self._corpus))
-        )
+        start = server.start(Setting(port, engine.port, self._tokenizer, self._corpus))
+        return self._spawn(name, port, start if profile is None else profiled(start, profile))
 
     def retire(self, process: Process) -> None:
         process.stop()

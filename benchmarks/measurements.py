@@ -8,6 +8,7 @@ from functools import partial
 from benchmarks.effort import Effort
 from benchmarks.fleet import Fleet
 from benchmarks.memory import memory
+from benchmarks.profile_turns import profile_turns
 from benchmarks.records import Reading
 from benchmarks.stall import STALLS, stalls
 from benchmarks.startup import start_up
@@ -17,6 +18,7 @@ Measurement = Callable[[Fleet, int, Effort, Collection[str]], Iterator[Reading]]
 MEASUREMENTS: dict[str, Measurement] = {
     **{point.name: partial(stalls, point) for point in STALLS},
     "memory": memory,
+    "profile": profile_turns,
     "start-up": start_up,
 }
 """Called with the fleet, a seed, the effort, and the servers to leave out."""

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.nemo_gym_home import HOME_VARIABLE, VERSION
 from benchmarks.points import POINTS
+from benchmarks.profile_turns import POINT as PROFILED
+from benchmarks.profile_turns import TOTAL
 from benchmarks.quantiles import ratio
 from benchmarks.records import Results
 from benchmarks.servers import SERVERS
@@ -36,6 +38,7 @@ def report(results: Results, *, plot: bool = True) -> str:
         ("Growth over a conversation", growth_tables(summary)),
         ("Cost against history", history_table(summary)),
         ("Event-loop stalls", stall_table(summary)),
+        ("Where a turn's CPU goes", profile_table(summary)),
         ("Memory", memory_table(summary)),
         ("Start-up", startup_table(summary)),
     ]
@@ -178,6 +181,31 @@ def stall_table(summary: Summary) -> str:
         if (text := readings_table(summary, point.name, columns))
     ]
     return "\n\n".join(parts)
+
+
+def profile_table(summary: Summary) -> str:
+    """A row per stage, the dearest first; milliseconds and shares of the whole turn."""
+    servers = [name for name in SERVERS if not math.isnan(summary.reading("profile", name, TOTAL))]
+    stages = {name for found, _, name in summary.readings if found == "profile"} - {TOTAL}
+    costs = {stage: [summary.reading("profile", server, stage) for server in servers] for stage in stages}
+    totals = [summary.reading("profile", server, TOTAL) for server in servers]
+    rows: list[Row] = [
+        (
+            stage,
+            *(
+                each
+                for cost, total in zip(costs[stage], totals, strict=True)
+                for each in (cost, _share(cost, total))
+            ),
+        )
+        for stage in sorted(stages, key=lambda stage: -sum(cost for cost in costs[stage] if cost > 0))
+    ]
+    head = [text for server in servers for text in (f"{SERVERS[server].title}: ms", "share")]
+    return f"{PROFILED.title}:\n\n{table(('stage', *head), rows)}" if rows else ""
+
+
+def _share(cost: float, total: float) -> str:
+    return "-" if math.isnan(cost) else f"{100 * cost / total:.0f} %"
 
 
 def memory_table(summary: Summary) -> str:

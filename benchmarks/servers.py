@@ -12,6 +12,7 @@ import yaml
 from benchmarks.conversation import Dialect
 from benchmarks.nemo_gym_home import HOME_VARIABLE, VERSION, nemo_gym_python
 from benchmarks.paths import CONFIGS, ROOT
+from benchmarks.profiled_server import OUT_VARIABLE
 from benchmarks.stub_answers import Mode
 from nemo_gym.parent_death import ending_with_this_process
 
@@ -120,6 +121,13 @@ def _ours(file: str, **changes: object) -> Callable[[Setting], Start]:
         return Start(ending_with_this_process(command), {**environment, "PYTHONPATH": str(ROOT)})
 
     return start
+
+
+def profiled(start: Start, out: Path) -> Start:
+    """The start of one of our servers under `profiled_server`, which writes what it counts to `out`."""
+    *interpreter, script = start.command
+    command = [*interpreter, str(ROOT / "benchmarks/profiled_server.py"), script]
+    return Start(command, {**start.environment, OUT_VARIABLE: str(out)}, start.directory)
 
 
 def _nemo_gym(setting: Setting) -> Start:

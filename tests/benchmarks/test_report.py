@@ -84,6 +84,14 @@ def test_costs_are_gathered_by_the_length_of_the_prompt():
     assert by_prompt_size(cell, (1_000, 2_000)) == {1_000: 2.0, 2_000: 7.0}
 
 
+def test_the_stages_of_a_turn_stand_with_their_shares_the_dearest_first():
+    costs = {"cpu_ms_per_request": 4.0, "splice": 1.0, "web": 3.0}
+    readings = [Reading("profile", "generate", name, cost) for name, cost in costs.items()]
+    readings += [Reading("profile", "chat", name, 2.0) for name in ("cpu_ms_per_request", "web")]
+    text = report(results(readings=readings))
+    assert text.endswith("| web | 2.00 | 100 % | 3.00 | 75 % |\n| splice | - | - | 1.00 | 25 % |")
+
+
 def test_results_survive_their_file(tmp_path):
     file = ResultsFile(tmp_path / "deep" / "run.jsonl")
     visit = Visit("1k-c64", "chat", 0, result(1.0, foreign_cores=math.nan))
