@@ -364,10 +364,7 @@ def test_no_request_waits_for_a_shape_to_be_built():
 
 
 @pytest.mark.parametrize("failure", [None, UpstreamContractError, RuntimeError])
-async def test_nothing_of_a_request_is_left_for_the_garbage_collector(
-    failure: type[Exception] | None, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)  # pytest keeps what is logged
+async def test_nothing_of_a_request_is_left_for_the_garbage_collector(failure: type[Exception] | None):
     requests: list[weakref.ref[Request]] = []
 
     async def behave(request: Request) -> None:
@@ -379,6 +376,7 @@ async def test_nothing_of_a_request_is_left_for_the_garbage_collector(
     app = scripted_model().behave(behave).setup_webserver()
     gc.collect()
     gc.disable()
+    logging.disable()  # pytest keeps what is logged
     try:
         async with client_for(app) as client:
             for _ in range(3):
@@ -386,4 +384,5 @@ async def test_nothing_of_a_request_is_left_for_the_garbage_collector(
         await asyncio.sleep(0)
         assert [request() for request in requests] == [None] * 3
     finally:
+        logging.disable(logging.NOTSET)
         gc.enable()
