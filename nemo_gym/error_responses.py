@@ -6,6 +6,7 @@ foreseen is a 500 that says nothing but where to look, and one traceback in the 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import traceback
@@ -19,7 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nemo_gym.errors import GymError, RequestError, UpstreamUnavailableError
+from nemo_gym.errors import GymError, RequestError, ServerStoppingError, UpstreamUnavailableError
 from nemo_gym.json_response import json_response
 from nemo_gym.request_id import REQUEST_ID_HEADER, choose_request_id
 from nemo_gym.response_headers import collected_headers, start_collecting
@@ -55,7 +56,7 @@ class ErrorMiddleware:
     """Pure ASGI, outside of everything that may raise. Every response below it carries an `x-request-id`.
 
     A caller who has gone away is no error: nothing is sent and nothing but a debug line is logged.
-    CancelledError passes through, it belongs to whoever cancelled.
+    CancelledError passes through, it belongs to whoever cancelled: the web server, when it ends. The caller is told.
     """
 
     def __init__(self, app: ASGIApp, *, server_name: str) -> None:
@@ -88,6 +89,13 @@ class ErrorMiddleware:
             self._logger.debug(
                 "%s %s: the client went away, request id %s", scope["method"], scope["path"], request_id
             )
+        except asyncio.CancelledError:
+            if not started:
+                stopping = ServerStoppingError(f"{self._server_name} is stopping; repeat the request")
+                await json_response(stopping.body(), status_code=stopping.status_code)(
+                    scope, receive, send_with_headers
+                )
+            raise
         except Exception as exc:
             if started:
                 raise

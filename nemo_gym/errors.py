@@ -4,6 +4,7 @@
     ├── ConfigError (ValueError)                500  start-up; names the key and the file
     ├── RequestError (ValueError)               400  the caller's input; names the field
     │   └── RequestTooLargeError                413  the body is over `max_request_bytes`
+    ├── ServerStoppingError                     503  this server ends; the turn was given up
     └── UpstreamError                           500  the engine's side
         ├── UpstreamStatusError                 its status if 4xx, else 500; the engine's own message
         │   └── ContextOverflowError            400  the prompt does not fit into the context window
@@ -68,6 +69,13 @@ class RequestError(GymError, ValueError):
 class RequestTooLargeError(RequestError):
     status_code = 413
     code = "request_too_large"
+
+
+class ServerStoppingError(GymError):
+    """This server is told to end, and does not wait for its turns any longer. Nothing of them is kept."""
+
+    status_code = 503
+    code = "server_stopping"
 
 
 class UpstreamError(GymError):

@@ -217,7 +217,7 @@ class SGLangModel(VLLMModel):
         doubtful = doubtful_stop(completion, body)
         if doubtful is not None and doubtful not in stops:
             stops |= await renderer.special([doubtful])
-        turn = finished_turn(completion, body, stops)
+        turn = finished_turn(completion, body, stops, uses_reasoning_parser=self.config.uses_reasoning_parser)
         if turn is None:
             return
         if turn.stop_token_id is not None and turn.stop_token_id not in chat_request.requested_stop_ids(body):
@@ -274,7 +274,7 @@ class SGLangModel(VLLMModel):
     async def _check_vocabulary(self, token_ids: TokenIds) -> None:
         """What is kept will be sent as ids, of which SGLang checks none. Known only with a tokenizer here."""
         local = self._renderers.local
-        if local is None or local.vocabulary_size is None:
+        if local is None:
             return
         size, who = local.vocabulary_size, "the engine answered with"
         if len(token_ids) > IDS_ON_THE_LOOP:

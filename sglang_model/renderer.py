@@ -47,6 +47,9 @@ SMALL_MESSAGES = 16
 and a follow-up turn has five such pieces of 0.05 ms each. Ids, characters, messages and tools; the longest takes about
 1 ms."""
 
+IDS_OF_THE_LIBRARY = 2**32
+"""How many ids the tokenizers library knows: the limit where no vocabulary is known."""
+
 TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 """What a template can raise on messages it does not expect; all of it is the conversation's fault, not ours."""
 
@@ -124,7 +127,7 @@ class LocalRenderer:
             texts=tuple(token.content for token in added.values()),
             stops=tuple(self._decode([token_id]) for token_id in sorted(self.stop_token_ids)),
         )
-        self.vocabulary_size = vocabulary_size
+        self.vocabulary_size = IDS_OF_THE_LIBRARY if vocabulary_size is None else vocabulary_size
         largest = max(len(tokenizer) - 1, *added) if added else len(tokenizer) - 1
         # Looking at every id costs a millisecond where none can be too large.
         checked = vocabulary_size if vocabulary_size is not None and largest >= vocabulary_size else None

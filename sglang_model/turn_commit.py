@@ -12,14 +12,23 @@ from nemo_gym.openai_utils import (
 from nemo_gym.token_metadata import TOKEN_FIELDS
 from sglang_model.generation_end import EngineFinish, stop_token_id
 from sglang_model.history import FinishedTurn
+from vllm_model.reasoning_fields import split_message
 
 CARRIED = {*TOKEN_FIELDS, "routed_experts"}
 
 
 def finished_turn(
-    completion: NeMoGymChatCompletion, body: Mapping[str, object], known_stops: Collection[int]
+    completion: NeMoGymChatCompletion,
+    body: Mapping[str, object],
+    known_stops: Collection[int],
+    *,
+    uses_reasoning_parser: bool = False,
 ) -> FinishedTurn | None:
-    """The turn to commit, or None: no ids, or a prompt that did not fit and which the engine never saw."""
+    """The turn to commit, or None: no ids, or a prompt that did not fit and which the engine never saw.
+
+    With `uses_reasoning_parser` a returned reply is looked at without its think spans, so the stored one is as well:
+    what is left may have a tag of its own.
+    """
     choice = completion.choices[0]
     message = choice.message
     if not isinstance(message, NeMoGymChatCompletionMessageForTraining):
@@ -28,8 +37,9 @@ def finished_turn(
         return None
     matched = (choice.model_extra or {}).get("matched_stop")
     finish = EngineFinish(choice.finish_reason, matched if type(matched) in (int, str) else None)
+    reply = message.model_dump(exclude=CARRIED, exclude_none=True)
     return FinishedTurn(
-        reply=message.model_dump(exclude=CARRIED, exclude_none=True),
+        reply=split_message(reply, keep=True) if uses_reasoning_parser else reply,
         prompt_token_ids=message.prompt_token_ids,
         generation_token_ids=message.generation_token_ids,
         finish=choice.finish_reason,

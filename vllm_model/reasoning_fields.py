@@ -20,8 +20,8 @@ REASONING_FIELDS = ("reasoning_content", "reasoning")
 
 def with_reasoning_fields(body: Body, *, keep: bool) -> Body:
     """The assistant messages' think spans moved into the reasoning fields, or removed when `keep` is false."""
-    split = partial(_split_message, keep=keep)
-    return {**body, "messages": mapped(split, messages_of(body), key=(_split_message, keep))}
+    split = partial(split_message, keep=keep)
+    return {**body, "messages": mapped(split, messages_of(body), key=(split_message, keep))}
 
 
 def wrap_choice_reasoning(message: Message, *, uses_reasoning_parser: bool, server: str) -> None:
@@ -51,7 +51,8 @@ def wrap_choice_reasoning(message: Message, *, uses_reasoning_parser: bool, serv
     message["content"] = f"{wrap_reasoning_in_think_tags([reasoning])}{content}"
 
 
-def _split_message(message: Message, *, keep: bool) -> Message:
+def split_message(message: Message, *, keep: bool) -> Message:
+    """One message as `with_reasoning_fields` has it."""
     if message.get("role") != "assistant":
         return message
     content = message.get("content")

@@ -9,6 +9,7 @@ import weakref
 from pathlib import Path
 from unittest.mock import MagicMock
 
+import httpx
 import orjson
 import pytest
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError
@@ -333,6 +334,27 @@ async def test_stopping_the_server_is_not_taken_for_a_client_that_left() -> None
         with pytest.raises(asyncio.CancelledError):
             await call
     assert len(seen) == 1
+
+
+async def test_a_turn_that_a_stopping_server_gives_up_is_a_503_with_a_reason() -> None:
+    entered = asyncio.Event()
+
+    async def wait_for_the_engine(_request: Request) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    model = scripted_model().behave(wait_for_the_engine)
+    async with httpx.AsyncClient() as client:
+        async with serving(model.setup_webserver()) as port:
+            url = f"http://127.0.0.1:{port}/v1/chat/completions"
+            call = asyncio.create_task(
+                client.post(url, json={"messages": [{"role": "user", "content": "x"}]})
+            )
+            await entered.wait()
+        answer = await call
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "server_stopping"
+    assert answer.headers["x-request-id"]
 
 
 def test_the_config_documents_its_knobs() -> None:

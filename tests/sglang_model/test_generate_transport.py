@@ -514,6 +514,16 @@ async def test_text_that_the_engines_parser_would_drop_stays(version):
     assert choice["message"]["content"] == f"Let me see.\n{broken}"
 
 
+@pytest.mark.parametrize("transport", ["chat", "generate"])
+async def test_an_id_that_no_tokenizer_has_is_refused_where_no_vocabulary_is_known(transport):
+    engine = engine_with(Rule(reply="hi", misbehave=Misbehaviour(sampled_id=2**33)))
+    folder = str(tokenizer_folder())
+    async with served_by(engine, transport, "local", sglang_tokenizer=folder) as client:
+        answer = await Agent(client, engine).ask("hi")
+    assert answer.status == 500
+    assert answer.body["error"]["code"] == "upstream_contract"
+
+
 async def test_an_id_beyond_the_models_vocabulary_never_reaches_the_engine():
     """SGLang does not check ids; one too large breaks it for everybody."""
     folder = tokenizer_folder(vocabulary=900)

@@ -13,7 +13,7 @@ import pytest
 
 from sglang_model.testing import Engine, Misbehaviour, Rule
 from tests.support.conversations import Agent, Answer, assert_extends, events
-from tests.support.local_tokenizer import RENDERERS, SETUPS, engine_with, served_by
+from tests.support.local_tokenizer import RENDERERS, SETUPS, engine_with, served_by, tokenizer_folder
 from tests.support.turns import Message, assistant, system, tool, user
 
 FUNCTION = {
@@ -303,6 +303,35 @@ async def test_the_same_turn_written_otherwise_is_the_same_turn(transport, rende
 
 
 @SETUPS
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize("parser", [None, "qwen3"])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "<think>\na\n</think>\n\nb</think>c",
+        "<think>a</think></think>",
+        "<think><think>x</think>y</think>z",
+        "b <think> c </think> d </think> e",
+        "a</think>b</think>c",
+    ],
+)
+async def test_a_tag_of_thinking_too_many_is_no_edit(transport, renderer, path, parser, reply):
+    engine = scripted(reply, "more", reasoning_parser=parser)
+    settings = {"uses_reasoning_parser": True}
+    async with served_by(engine, transport, renderer, **settings) as client:
+        if path.endswith("responses"):
+            items: list[Message] = [user("a")]
+            for question in ("b", None):
+                answer = await client.post(path, json={"input": items})
+                items += [*answer.json()["output"], *([user(question)] if question else [])]
+            assert answer.headers["x-sglang-history"] == "spliced"
+        else:
+            agent = Agent(client, engine)
+            first = await agent.ask("a")
+            assert_extends(first, await agent.ask("b"))
+
+
+@SETUPS
 async def test_text_that_comes_as_parts_is_the_text(transport, renderer):
     engine = scripted("one", "two")
     async with served_by(engine, transport, renderer) as client:
@@ -313,6 +342,20 @@ async def test_text_that_comes_as_parts_is_the_text(transport, renderer):
         second = await agent.send([parts, first.message, new])
     behind = engine.tokenizer.decode(assert_extends(first, second))
     assert behind == "\n<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\n"
+
+
+async def test_text_that_comes_as_parts_is_text_to_a_template_that_writes_nothing_else():
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content if m.content is string }}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    engine = scripted("one", "two")
+    async with served_by(engine, sglang_tokenizer=str(tokenizer_folder(template))) as client:
+        agent = Agent(client, engine)
+        first = await agent.ask(user([{"type": "text", "text": "brim"}, {"type": "text", "text": "tolka"}]))
+        second = await agent.ask(user([{"type": "text", "text": "drasnivel"}]))
+    assert "brim tolka" in engine.tokenizer.decode(first.prompt)
+    assert "drasnivel" in engine.tokenizer.decode(assert_extends(first, second))
 
 
 @SETUPS

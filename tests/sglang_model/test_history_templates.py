@@ -5,6 +5,8 @@ What stands behind the sampled ids is compared with the template's own rendering
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from tokenizers import Tokenizer
 
@@ -13,7 +15,7 @@ from sglang_model.splice_types import Rendered, RenderRequest
 from sglang_model.testing import Engine, Rule
 from sglang_model.testing.template_families import FAMILIES, family
 from tests.support.conversations import Agent, Answer, assert_extends
-from tests.support.local_tokenizer import engine_with, family_folder, served_by
+from tests.support.local_tokenizer import engine_with, family_folder, served_by, tokenizer_folder
 from tests.support.turns import assistant, user
 
 QUESTIONS = ("first question", "second question", "third question")
@@ -142,3 +144,21 @@ async def test_a_chatml_suffix_on_another_family_is_refused_at_the_start():
     """W5: it was written into every prompt."""
     with pytest.raises(ValueError, match="sglang_turn_suffix"):
         await three_turns("header-ids", "generate", "local", sglang_turn_suffix="<|im_end|>\n")
+
+
+NUMBERED = (
+    "{% for m in messages %}<|im_start|>{{ m.role }} {{ loop.index }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant {{ messages | length + 1 }}\n{% endif %}"
+)
+
+
+async def test_a_template_that_numbers_its_messages_is_rendered_from_all_of_them():
+    """The end of the conversation alone would give every message the same low number."""
+    engine = engine_with(Rule(reply="Hello there!"), reasoning_parser=None, tool_call_parser=None)
+    async with served_by(engine, sglang_tokenizer=str(tokenizer_folder(NUMBERED))) as client:
+        agent = Agent(client, engine)
+        turns = [await agent.ask(f"question {number}") for number in range(8)]
+    for number, (before, after) in enumerate(pairwise(turns)):
+        behind = engine.tokenizer.decode(assert_extends(before, after))
+        assert f"<|im_start|>user {2 * number + 3}\n" in behind
+        assert behind.endswith(f"<|im_start|>assistant {2 * number + 4}\n")

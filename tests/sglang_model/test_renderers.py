@@ -283,9 +283,9 @@ def test_stop_tokens_are_the_tokenizers_and_those_of_the_generation_config(tmp_p
     assert load_renderer(str(folder)).tokens.stops == ("<|im_end|>",)
 
 
-def test_the_vocabulary_is_the_models_and_unknown_without_one():
+def test_the_vocabulary_is_the_models_and_what_the_library_knows_without_one():
     assert load_renderer(str(tokenizer_folder(vocabulary=5000))).vocabulary_size == 5000
-    assert load_renderer(str(tokenizer_folder())).vocabulary_size is None
+    assert load_renderer(str(tokenizer_folder())).vocabulary_size == 2**32
 
 
 async def test_a_tokenizer_that_was_saved_with_truncation_or_padding_cuts_and_pads_nothing(tmp_path):

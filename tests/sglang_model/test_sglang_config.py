@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -233,11 +234,21 @@ def test_a_relative_template_path_starts_at_the_working_directory(start, tmp_pat
     assert start(**generate(sglang_chat_template_path="chat.jinja"))
 
 
-def test_a_template_in_utf_8_is_read_so_under_any_locale(start, tmp_path, monkeypatch):
+def test_a_template_in_utf_8_is_read_so_under_any_locale(tmp_path):
+    """In a process of its own: Python asks for the locale when it starts."""
     path = tmp_path / "chat.jinja"
-    path.write_bytes(("{# ü #}" + BUILTIN_TEMPLATE).encode())
-    monkeypatch.setenv("LC_ALL", "C")
-    assert start(**generate(sglang_chat_template_path=str(path)))
+    path.write_bytes("{# ü #}".encode())
+    program = (
+        "import locale\n"
+        "from sglang_model.renderer import read_chat_template\n"
+        f"print(len(read_chat_template(None, {str(path)!r})), locale.getpreferredencoding(False))\n"
+    )
+    env = {**os.environ, "LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, cwd=ROOT, env=env, check=True, capture_output=True, text=True)  # noqa: S603
+    length, encoding = run.stdout.split()
+    assert length == "7"
+    assert encoding.upper() != "UTF-8"
 
 
 def test_with_the_engines_renderer_no_tokenizer_is_looked_for(start, tmp_path):

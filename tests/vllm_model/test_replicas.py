@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import httpx
 import pytest
 
@@ -137,6 +139,15 @@ def test_a_replica_is_asked_again_after_the_cooldown_or_when_it_is_well():
 def test_a_ranking_depends_on_nothing_but_the_session_and_the_count():
     """The values of a process with another hash seed: a worker that ranked otherwise would move every session."""
     assert [Replicas().ranking(session, 4) for session in ("a", "b", "rollout:7")] == RANKINGS
+
+
+def test_nothing_is_kept_of_a_session():
+    replicas = Replicas()
+    replicas.mark_down(2)
+    before = copy.deepcopy(vars(replicas))
+    for number in range(20):
+        replicas.ranking(f"session {number}", 4)
+    assert vars(replicas) == before
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
