@@ -278,8 +278,8 @@ def load_renderer(
         from transformers import AutoTokenizer
     except ImportError as error:
         raise ConfigError(
-            "rendering prompts here needs transformers: pip install 'nemo-gym-sglang[generate]', or let the engine "
-            "render with sglang_renderer: server",
+            "rendering prompts here needs transformers: install this project with its extra, pip install '.[generate]' "
+            "in its folder, or let the engine render with sglang_renderer: server",
             param="sglang_renderer",
         ) from error
     try:

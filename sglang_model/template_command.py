@@ -19,6 +19,12 @@ TOKEN_LIKE = re.compile(r"<\|[^<>|\s]+\|>|<｜[^<>｜]+｜>|</?[a-z_]+>|\[/?[A-Z
 """Texts that look like special tokens of the usual families."""
 
 
+TEMPLATE_SUFFIXES = (".jinja", ".jinja2", ".j2")
+NO_STOP = (
+    "no stop token is known, so no turn ends: --stop names one, or --tokenizer the tokenizer that has them\n"
+)
+
+
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "template", help="what a chat template can do, and what can be spliced on it"
@@ -41,6 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the profile; exit code 1 when a continuation that agents need cannot be spliced."""
     kwargs = _kwargs(arguments.kwargs)
     path = Path(arguments.source)
+    if path.suffix in TEMPLATE_SUFFIXES and not path.is_file():
+        raise ConfigError(
+            f"there is no file {path}; a name without one of {', '.join(TEMPLATE_SUFFIXES)} is a tokenizer's"
+        )
     if path.is_file() and arguments.tokenizer is None:
         profile = _profile_of_file(path, arguments.stop, kwargs)
     else:
@@ -54,6 +64,8 @@ def _profile_of_file(path: Path, stops: list[str], kwargs: dict[str, object]) ->
     template = read_chat_template(None, str(path)) or ""
     texts = tuple(dict.fromkeys([*stops, *TOKEN_LIKE.findall(template)]))
     print(f"special tokens, guessed from the file (--tokenizer knows them): {' '.join(texts) or 'none'}\n")
+    if not stops:
+        print(NO_STOP)
     return probe_template(JinjaRenderer(template), SpecialTokens(texts, tuple(stops)), kwargs)
 
 

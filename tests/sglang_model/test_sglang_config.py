@@ -258,7 +258,7 @@ def test_with_the_engines_renderer_no_tokenizer_is_looked_for(start, tmp_path):
 
 def test_without_transformers_the_remedy_is_named(start, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ConfigError, match=r"nemo-gym-sglang\[generate\].*sglang_renderer: server"):
+    with pytest.raises(ConfigError, match=r"\.\[generate\].*sglang_renderer: server"):
         start(**generate())
     assert start()
 

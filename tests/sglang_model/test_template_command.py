@@ -31,6 +31,13 @@ def test_a_file_without_a_tokenizer_says_that_its_tokens_are_guessed(tmp_path, c
     assert "call > tool           yes, behind '<|im_end|>'" in printed
 
 
+def test_a_file_without_a_stop_token_says_what_names_one(tmp_path, capsys):
+    file = tmp_path / "chat.jinja"
+    file.write_text(BUILTIN_TEMPLATE)
+    assert main(["template", str(file)]) == 0
+    assert "--stop names one, or --tokenizer" in capsys.readouterr().out
+
+
 def test_a_template_that_drops_tool_results_ends_with_exit_code_1_and_the_reason(tmp_path, tokenizer, capsys):
     file = tmp_path / "bad.jinja"
     file.write_text(
@@ -45,6 +52,7 @@ def test_a_template_that_drops_tool_results_ends_with_exit_code_1_and_the_reason
     ("arguments", "words"),
     [
         (["no/such/model"], "sglang_tokenizer"),
+        (["no-such.jinja"], "there is no file no-such.jinja"),
         (["FILE", "--kwargs", "[]"], "JSON object, got list"),
         (["FILE", "--kwargs", "{"], "not JSON"),
     ],
