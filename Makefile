@@ -35,7 +35,7 @@ docs: $(VENV)/.installed
 	@test -z "$$SGLANG_GYM_TEST_DATA" || \
 		$(BIN)/python -m sglang_model.splice_report "$$SGLANG_GYM_TEST_DATA/chat_templates" --into docs/transports.md
 
-# Some 15 minutes on an idle machine; rewrites docs/performance.md. A smoke run: make bench ARGS=--quick
+# Some 20 minutes on an idle machine; rewrites docs/performance.md. A smoke run: make bench ARGS=--quick
 # NEMO_GYM_HOME names nemo-gym's environment (one is made if unset), BENCH_TOKENIZER a tokenizer's folder.
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a virtual environment with the real NeMo Gym at $1, for tests/end_to_end/test_real_gym.py; at once when it is there.
+# Makes a virtual environment with the real NeMo Gym and uv, which it starts servers with, at $1, also for tests/end_to_end/test_real_gym.py; at once when it is there.
 # $2 is a Python 3.12 to make it with.
 #     .ci/install_gym.sh /tmp/gym && NEMO_GYM_HOME=/tmp/gym make test
 set -euo pipefail
@@ -18,5 +18,5 @@ has_gym && exit
   exit 1
 }
 "$python" -m venv "$home"
-"$home/bin/python" -m pip install --quiet --disable-pip-version-check "nemo-gym==$version"
+"$home/bin/python" -m pip install --quiet --disable-pip-version-check "nemo-gym==$version" uv
 has_gym

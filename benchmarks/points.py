@@ -159,6 +159,7 @@ _CONVERSATIONS = (
         sessions=1,
         turns=30,
         tiers=_QUICK,
+        rounds=5,
     ),
     Point(
         name="growth-bare",

@@ -59,7 +59,7 @@ Wrote {folder}
 The server runs in {python}; {variable} names another one.
 In {directory}, with NeMo Gym's environment:
   gym env start --model-type sglang_model --model-url http://HOST:PORT/v1 --model NAME --model-api-key KEY \\
-      --resources-server example_single_tool_call +skip_venv_if_present=true
+      --resources-server example_session_state_mgmt +skip_venv_if_present=true
 """
 
 
