@@ -9,10 +9,12 @@ from typing import Final
 
 SWITCH_SECONDS: Final = 0.002
 GARBAGE_THRESHOLDS: Final = (1_500, 1, 1_000)
-"""New objects that start a collection, how many of those one of what outlived one, how many of these one of everything.
+"""CPython's three: so many new objects start a collection, each third of which also walks what outlived the two before,
+and each thousandth of these everything.
 
-Each holds the event loop, up to 1 µs per object: 1 to 3 ms the first two, 0.1 s that of everything, which is rare for
-that reason: requests leave no cycles, failed ones neither, only connections do, so there is little to be found."""
+A collection holds the event loop, up to 1 µs per object: 1 to 3 ms the first two kinds, 0.1 s the last, which is rare
+for that reason. Requests leave no cycles, failed ones neither, only connections do, so there is little to be found.
+"""
 
 MMAP_THRESHOLD: Final = 32 * 1024 * 1024
 """Bytes from which on glibc asks the system for each buffer; more than this it does not accept."""
@@ -51,11 +53,6 @@ def leave_startup_objects_alone() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
-
-
-def release_startup_objects() -> None:
-    """Give what `leave_startup_objects_alone` took out back to the collector: a process may outlive its server."""
-    gc.unfreeze()
 
 
 def keep_freed_memory() -> None:

@@ -32,7 +32,7 @@ from nemo_gym.global_config import (
 )
 from nemo_gym.json_response import json_response
 from nemo_gym.metrics import METRICS_CONTENT_TYPE, Metrics, MetricsMiddleware
-from nemo_gym.process_tuning import release_startup_objects, tune_process
+from nemo_gym.process_tuning import tune_process
 from nemo_gym.server_client import ServerClient
 from nemo_gym.sessions import (
     SESSION_ID_KEY,
@@ -150,7 +150,6 @@ class SimpleServer(BaseServer):
                     tune_process()
                     yield state
                 finally:
-                    release_startup_objects()
                     await self.on_shutdown()
                     await self.server_client.aclose()
 

@@ -85,15 +85,11 @@ async def test_every_server_of_ours_takes_the_stubs_answers(corpus, folder, sett
 
 
 async def test_a_vllm_server_takes_the_stubs_answers(corpus, folder):
-    async with engine_stub(corpus, folder, "vllm") as url:
-        server = make_vllm_on(url)
+    async with engine_stub(corpus, folder, "vllm") as url, httpx.AsyncHTTPTransport() as transport:
+        server = make_vllm(transport, base_url=url)
         async with serving(server.setup_webserver()) as port:
             turns = await turns_of(port, agent())
     assert [len(turn["prompt_token_ids"]) for turn in turns] == [200, 304, 408]
-
-
-def make_vllm_on(url: str):
-    return make_vllm(httpx.AsyncHTTPTransport(), base_url=url)
 
 
 @pytest.mark.parametrize(

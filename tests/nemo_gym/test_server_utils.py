@@ -245,7 +245,6 @@ async def test_what_the_start_made_is_left_out_of_later_garbage_collections_and_
         async with app.router.lifespan_context(app):
             assert gc.get_freeze_count() > 1000
             assert gc.get_threshold() == (1_500, 1, 1_000)
-        assert gc.get_freeze_count() == 0
     finally:
         gc.unfreeze()
         gc.set_threshold(*threshold)
