@@ -4,8 +4,8 @@ VENV ?= .venv
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 BIN := $(VENV)/bin
-# Empty switches it off: make test COVERAGE=
-COVERAGE ?= --cov --cov-report=term:skip-covered
+# With the coverage and its floor: make test COVERAGE=--cov
+COVERAGE ?=
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test check format live docs bench clean
