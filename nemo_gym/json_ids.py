@@ -110,19 +110,21 @@ def _cut(raw: bytes, may_be_cut: Callable[[bytes, type[Numbers]], bool]) -> tupl
     done = position = end = 0
     while (field := _next_array(raw, position)) is not None:
         start = position = field.end()
+        kind, known = _KINDS[field[1]], before[field[1]]
+        # The prompt of a turn begins with that of the turn before it, so of most only the end is new; and what has
+        # been cut has neither a bracket nor a quote.
+        unread = start + len(known) if raw.startswith(known, start) else start
         # The bracket that ends it ends all that were opened in front of that one: found once for all of them.
-        end = end if end >= start else raw.find(b"]", start)
+        end = end if end >= start else raw.find(b"]", unread)
         if end < 0:
             break
         # Also where names stand inside each other: nothing is copied for those.
-        if raw.find(b'"', start, end) >= 0:
+        if raw.find(b'"', unread, end) >= 0:
             continue
-        name, text = field[1], raw[start:end]
-        kind, known = _KINDS[name], before[name]
-        # The prompt of a turn begins with that of the turn before it, so of most only the end is new.
-        if not may_be_cut(text[len(known) :] if text.startswith(known) else text, kind):
+        text = raw[start:end]
+        if not may_be_cut(text[unread - start :], kind):
             continue
-        before[name] = text
+        before[field[1]] = text
         pieces += (raw[done : start - 1], b'"%b%d"' % (_STAND_IN, len(arrays)))
         arrays.append(kind.unread(text))
         done = position = end + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import chain
 
 import orjson
 import pytest
@@ -222,6 +223,33 @@ def test_an_odd_element_behind_an_earlier_turns_prompt_is_seen_as_it_is_the_slow
     )
     raw = f'{{"input":[{turns}]}}'.encode()
     assert outcome(json_ids.loads, raw) == outcome(slow_loads, raw)
+
+
+@given(st.data())
+def test_turns_that_grow_and_hold_something_odd_decode_as_they_do_the_slow_way(data: st.DataObject) -> None:
+    """What an array shares with the one before it is passed over, so the odd is put everywhere around that."""
+    added = data.draw(st.lists(IDS, min_size=2, max_size=5))
+    blank = data.draw(st.sampled_from(["", " "]))
+    prompts = [list(chain.from_iterable(added[: turn + 1])) for turn in range(len(added))]
+    name = data.draw(st.sampled_from(NAMES[:2]))
+    raw = json.dumps(
+        {"input": [{name: prompt} for prompt in prompts]}, separators=("," + blank, ":")
+    ).encode()
+    at = data.draw(st.integers(0, len(raw)))
+    odd = data.draw(
+        st.sampled_from(
+            [b"]", b'"', b",", b"7", b"-1", b"1.5", b"[", b"[]", b'],"x":[', b'"%b":[' % name.encode()]
+        )
+    )
+    broken = raw[:at] + odd + raw[at:]
+    for document in (raw, broken):
+        slow = outcome(slow_loads, document)
+        try:
+            fast = outcome(json_ids.loads, document)
+        except ValueError:
+            assert isinstance(slow, tuple)
+            continue
+        assert fast == slow or (isinstance(slow, tuple) and _differs_only_inside_numbers(document))
 
 
 @pytest.mark.parametrize("separator", [",", ", ", " ,\n"])
