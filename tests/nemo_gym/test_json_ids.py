@@ -215,6 +215,22 @@ def test_an_odd_element_behind_an_earlier_turns_prompt_is_seen_as_it_is_the_slow
     assert outcome(json_ids.loads, raw) == outcome(slow_loads, raw)
 
 
+def test_an_array_that_is_the_same_again_is_carried_too() -> None:
+    loaded = json_ids.loads(
+        b'{"input":[{"prompt_token_ids":[1,2]},{"prompt_token_ids":[1,2]},{"prompt_token_ids":[1]}]}'
+    )
+    assert isinstance(loaded, dict)
+    assert [type(item["prompt_token_ids"]) for item in loaded["input"]] == [TokenIds] * 3
+
+
+def test_log_probabilities_in_front_excuse_no_ids() -> None:
+    raw = b'{"input":[{"generation_token_ids":[1],"generation_log_probs":[-0.5]},{"prompt_token_ids":[-0.5,1]}]}'
+    loaded = json_ids.loads(raw)
+    assert isinstance(loaded, dict)
+    assert loaded["input"][1] == {"prompt_token_ids": [-0.5, 1]}
+    assert type(loaded["input"][1]["prompt_token_ids"]) is list
+
+
 @given(st.data())
 def test_turns_that_grow_and_hold_something_odd_decode_as_they_do_the_slow_way(data: st.DataObject) -> None:
     """What an array shares with the one before it is passed over, so the odd is put everywhere around that."""
