@@ -106,7 +106,8 @@ def _anything_flat(text: bytes, _kind: type[Numbers]) -> bool:
 def _cut(raw: bytes, may_be_cut: Callable[[bytes, type[Numbers]], bool]) -> tuple[bytes, list[Numbers]]:
     pieces: list[bytes] = []
     arrays: list[Numbers] = []
-    before = dict.fromkeys(_KINDS, b"")
+    whole = memoryview(raw)
+    before = dict.fromkeys(_KINDS, whole[:0])
     done = position = end = 0
     while (field := _next_array(raw, position)) is not None:
         start = position = field.end()
@@ -121,10 +122,10 @@ def _cut(raw: bytes, may_be_cut: Callable[[bytes, type[Numbers]], bool]) -> tupl
         # Also where names stand inside each other: nothing is copied for those.
         if raw.find(b'"', unread, end) >= 0:
             continue
-        text = raw[start:end]
-        if not may_be_cut(text[unread - start :], kind):
+        if not may_be_cut(raw[unread:end], kind):
             continue
-        before[field[1]] = text
+        # A view: most of a request's ids are dropped without anybody looking at them.
+        text = before[field[1]] = whole[start:end]
         pieces += (raw[done : start - 1], b'"%b%d"' % (_STAND_IN, len(arrays)))
         arrays.append(kind.unread(text))
         done = position = end + 1

@@ -33,6 +33,7 @@ class _Numbers(Sequence[N]):
     """
 
     __slots__ = ("_is_read", "_length", "_text")
+    _text: bytes | memoryview
     _kind: ClassVar[str]
     __hash__: ClassVar[None]  # type: ignore[assignment]  # equal to lists, which have none
 
@@ -50,12 +51,12 @@ class _Numbers(Sequence[N]):
         return cls._carrying(text, length, is_read=True)
 
     @classmethod
-    def unread(cls, text: bytes) -> Self:
-        """Whatever stood between the brackets of a JSON array."""
+    def unread(cls, text: bytes | memoryview) -> Self:
+        """Whatever stood between the brackets of a JSON array. A view is copied by the first who looks at it."""
         return cls._carrying(text, None, is_read=False)
 
     @classmethod
-    def _carrying(cls, text: bytes, length: int | None, *, is_read: bool) -> Self:
+    def _carrying(cls, text: bytes | memoryview, length: int | None, *, is_read: bool) -> Self:
         made = cls.__new__(cls)
         made._text, made._length, made._is_read = text, length, is_read
         return made
@@ -70,16 +71,23 @@ class _Numbers(Sequence[N]):
         """JSON's text of the numbers, without brackets and whitespace. Raises ValueError when what was
         carried is none.
         """
-        return self._text if self._is_read else self.read()._text
+        return self.read()._carried
 
     def read(self, where: str = "") -> Self:
         """Check what is carried, unless that was done, and return itself. Raises ValueError as `checked`
         does.
         """
         if not self._is_read:
-            self._text, self._length = self._checked(self._text, where or self._kind)
+            self._text, self._length = self._checked(self._carried, where or self._kind)
             self._is_read = True
         return self
+
+    @property
+    def _carried(self) -> bytes:
+        """The text as it came. From here on it no longer keeps in memory what it was a view of."""
+        if not isinstance(self._text, bytes):
+            self._text = bytes(self._text)
+        return self._text
 
     @property
     def json(self) -> bytes:
@@ -103,11 +111,11 @@ class _Numbers(Sequence[N]):
 
     def __len__(self) -> int:
         if self._length is None:
-            self._length = count_numbers(self._text)
+            self._length = count_numbers(self._carried)
         return self._length
 
     def __bool__(self) -> bool:
-        return bool(self._text) and not self._text.isspace()
+        return bool(self._carried) and not self._carried.isspace()
 
     def __iter__(self) -> Iterator[N]:
         return iter(self.tolist())
@@ -186,7 +194,7 @@ class TokenIds(_Numbers[int]):
         """Whether these are the ids of `text`, as far as one can tell without reading: a copy is, byte for
         byte.
         """
-        return self._text == text
+        return self._carried == text
 
     def first(self, count: int) -> Self:
         """The first `count` ids, of which there must be as many; no integer is made."""
