@@ -78,8 +78,8 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     shares_items: ClassVar[bool] = False
     """Whether a request may share items and messages with the one before it, so that only new ones are read.
 
-    For handlers that never change one in place, nor the list of them, and do nothing with the ids of earlier turns.
-    Each class says so for itself: what a subclass adds is not known here.
+    For handlers that never change one in place, nor the list of them, and do nothing with the ids of earlier turns:
+    shared items come without them. Each class says so for itself: what a subclass adds is not known here.
     """
 
     @classmethod

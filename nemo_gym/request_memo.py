@@ -5,7 +5,9 @@ stands here with the bytes that it was read from; a request that begins with the
 Knows the wire form of a request; knows no model's fields but the one that holds the items.
 
 Invariant, held against the plain way on arbitrary requests in `tests/nemo_gym/test_request_memo.py`: a request is read
-as it would be without a memo, errors included, or not at all (`continued` returns None).
+as it would be without a memo, errors included, or not at all (`continued` returns None); but the items that are kept
+have empty ids. Those of an earlier turn are checked and let go, and with them the bytes of the request, of which they
+are 99 %: the next request is read into the same memory, which is still in the processor's cache.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ class _Known:
     arrays: int
     """Arrays of ids that were cut out of it."""
     items: tuple[object, ...]
-    """As they were validated; those that carried ids have empty ones, because the ids come with every request."""
+    """As they were validated; those that carried ids have empty ones."""
     carriers: Mapping[int, Mapping[str, int]]
     """Items that carried ids -> the places of their arrays among those of the request."""
     made: Made
@@ -104,8 +106,7 @@ class RequestMemo:
         """The request of which `json_ids.cut` made `text` and `arrays`, if it is a valid one and begins like the one
         before it in this conversation; None for any other.
 
-        Its items, the list under `field`, are a GrownList. The earlier ones among them are the very same objects, but
-        for those that carry ids.
+        Its items, the list under `field`, are a GrownList. The earlier ones among them are the very same objects.
         """
         key = (conversation, text[:BEGINNING])
         known = self._known.get(key)
@@ -116,8 +117,7 @@ class RequestMemo:
         if not rest.startswith(b",") or new_text.startswith(b"]"):
             return None
         request = _Request.of(known.text[: known.head] + new_text, known.head, field)
-        earlier = _with_ids(known, arrays)
-        if request is None or earlier is None:
+        if request is None or not _belong_together(known, arrays):
             return None
         body = request.body(field)
         if body is None or json_ids.put_back(body, arrays) != len(arrays) - known.arrays:
@@ -130,16 +130,19 @@ class RequestMemo:
         carriers = _carriers(new, validated, arrays)
         if carriers is None:
             return None
-        items = GrownList([*earlier, *validated], known=len(earlier), before=known.made)
+        earlier = len(known.items)
+        items = GrownList(
+            [*known.items, *_without_ids(validated, carriers)], known=earlier, before=known.made
+        )
         setattr(model, field, items)
         now = _Known(
             text=text[: len(text) - request.behind].rstrip(_BLANKS),
             head=known.head,
             arrays=len(arrays),
-            items=(*known.items, *_without_ids(validated, carriers)),
+            items=tuple(items),
             carriers={
                 **known.carriers,
-                **{len(earlier) + index: places for index, places in carriers.items()},
+                **{earlier + index: places for index, places in carriers.items()},
             },
             made=items.made,
         )
@@ -178,13 +181,13 @@ class RequestMemo:
         carriers = _carriers(cast("list[object]", body[field]), items, arrays)
         if carriers is None or sum(map(len, carriers.values())) != len(arrays):
             return
-        grown = GrownList(items)
+        grown = GrownList(_without_ids(items, carriers))
         setattr(model, field, grown)
         known = _Known(
             text=text[: len(text) - request.behind].rstrip(_BLANKS),
             head=at.end(),
             arrays=len(arrays),
-            items=tuple(_without_ids(items, carriers)),
+            items=tuple(grown),
             carriers=carriers,
             made=grown.made,
         )
@@ -299,21 +302,18 @@ def _carriers(
 
 
 def _without_ids(items: Sequence[object], carriers: Mapping[int, object]) -> list[object]:
-    return [_copy(item, _EMPTY) if index in carriers else item for index, item in enumerate(items)]
+    return [_emptied(item) if index in carriers else item for index, item in enumerate(items)]
 
 
-def _with_ids(known: _Known, arrays: Sequence[Numbers]) -> list[object] | None:
-    """The earlier items with this request's ids; None where those do not belong together."""
-    items = list(known.items)
-    for index, places in known.carriers.items():
-        ids = {name: arrays[place] for name, place in places.items()}
-        if len(ids["generation_token_ids"]) != len(ids["generation_log_probs"]):
-            return None
-        items[index] = _copy(items[index], ids)
-    return items
+def _belong_together(known: _Known, arrays: Sequence[Numbers]) -> bool:
+    """Whether this request's ids of the earlier turns are as many as their log probabilities."""
+    return all(
+        len(arrays[places["generation_token_ids"]]) == len(arrays[places["generation_log_probs"]])
+        for places in known.carriers.values()
+    )
 
 
-def _copy(item: object, ids: Mapping[str, Numbers]) -> object:
+def _emptied(item: object) -> object:
     if isinstance(item, TokenIDLogProbMixin):
-        return item.model_copy(update=ids)
-    return {**cast("Mapping[str, object]", item), **ids}
+        return item.model_copy(update=_EMPTY)
+    return {**cast("Mapping[str, object]", item), **_EMPTY}

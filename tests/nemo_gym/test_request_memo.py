@@ -1,9 +1,13 @@
-"""Requests read with a memo against the plain way: whatever was sent before, the same model or the same error."""
+"""Requests read with a memo against the plain way: whatever was sent before, the same model or the same error.
+
+The same but for the ids of earlier turns, which are let go where items are kept.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -24,6 +28,7 @@ from nemo_gym.openai_utils import (
 from nemo_gym.request_body import Remembered, read_model
 from nemo_gym.request_memo import RequestMemo
 from nemo_gym.responses_converter import ResponsesConverter
+from nemo_gym.token_metadata import TOKEN_FIELDS
 from tests.support.turns import assistant, call, tool, user
 
 Json = dict[str, object]
@@ -46,13 +51,20 @@ def read(
 
 
 def outcome(memo: RequestMemo | None, raw: bytes, model_class: type[BaseModel]) -> object:
-    """Everything that a handler can see of a request, or the words of its refusal."""
+    """Everything that a handler can see of a request but the ids in it, or the words of its refusal."""
     try:
         model = read(memo, raw, model_class)
     except RequestError as error:
         return error.message, error.param
-    items = getattr(model, FIELDS[model_class])
-    return model.model_dump(), model.model_fields_set, [type(item) for item in items]
+    field = FIELDS[model_class]
+    items = getattr(model, field)
+    dumped = model.model_dump()
+    dumped[field] = [emptied(item) for item in dumped[field]]
+    return dumped, model.model_fields_set, [type(item) for item in items]
+
+
+def emptied(item: Json) -> Json:
+    return {name: [] if name in TOKEN_FIELDS and value is not None else value for name, value in item.items()}
 
 
 def in_chat(raw: bytes, memo: RequestMemo | None) -> object:
@@ -244,17 +256,32 @@ def test_only_the_new_items_of_a_growing_conversation_are_made() -> None:
     assert all(old is new for old, new in zip(before, after, strict=False))
 
 
-def test_items_with_ids_come_with_those_of_their_own_request() -> None:
+@pytest.mark.parametrize("field", ["input", "messages"])
+def test_a_request_whose_items_are_kept_leaves_no_ids_and_none_of_its_bytes_behind(field: str) -> None:
     memo = RequestMemo()
-    responses(memo, conversation(3, ids=True))
+    model_class = next(kind for kind, name in FIELDS.items() if name == field)
+    for turns in (4, 5, 6):
+        chat = [assistant("r", **triple(turn + 1)) if turn % 2 else user("u") for turn in range(2 * turns)]
+        items = conversation(turns, ids=True) if field == "input" else chat
+        raw = written(items, OPTION, field, "compact")
+        held = sys.getrefcount(raw)
+        model = read(memo, raw, model_class)
+        assert sys.getrefcount(raw) == held
+        kept = [emptied(cast("Json", item)) for item in items]
+        assert model.model_dump(exclude_unset=True)[field] == kept
+
+
+def test_the_same_turns_with_other_ids_are_the_same_items() -> None:
+    memo = RequestMemo()
+    before = responses(memo, conversation(3, ids=True)).input
     other = [
         item | triple(50) if isinstance(item, dict) and "prompt_token_ids" in item else item
         for item in conversation(4, ids=True)
     ]
-    items = responses(memo, other).input
-    assert isinstance(items, GrownList)
-    assert items.known == 8
-    assert [len(item.prompt_token_ids) for item in items if hasattr(item, "prompt_token_ids")] == [50] * 4  # type: ignore[union-attr]
+    after = responses(memo, other).input
+    assert isinstance(after, GrownList)
+    assert after.known == 8
+    assert all(old is new for old, new in zip(before, after, strict=False))
 
 
 def refusal(memo: RequestMemo, raw: bytes) -> RequestError:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+from collections.abc import Callable
 
 import orjson
 import pytest
@@ -83,6 +85,30 @@ def test_whole_log_probs_become_floats() -> None:
 def test_what_was_checked_once_is_not_checked_again(kind: type[TokenIds | LogProbs], raw: list[int]) -> None:
     checked = kind.checked(raw)
     assert kind.checked(checked) is checked
+
+
+LOOKS: dict[str, Callable[[TokenIds], object]] = {
+    "length": len,
+    "truth": bool,
+    "text": lambda ids: ids.text,
+    "json": lambda ids: ids.json,
+    "numbers": lambda ids: ids.tolist(),
+    "equality": lambda ids: ids == [1, 22, 333],
+    "repr": repr,
+    "reading": lambda ids: ids.read(),
+    "being carried": lambda ids: ids.carries(b"1,22,333"),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_ids_that_are_a_view_are_the_same_ids_and_let_go_of_the_rest_once_they_are_looked_at(
+    look: str,
+) -> None:
+    body = b'{"prompt_token_ids":[1,22,333]}'
+    view, copy = TokenIds.unread(memoryview(body)[21:29]), TokenIds.unread(b"1,22,333")
+    held = sys.getrefcount(body)
+    assert LOOKS[look](view) == LOOKS[look](copy)
+    assert sys.getrefcount(body) == held - 1
 
 
 def test_a_model_carries_checked_ids_by_reference_in_and_out() -> None:
