@@ -53,8 +53,16 @@ class Clocks:
         )
 
 
+@dataclass(frozen=True)
+class Session:
+    """A conversation, and what its user says in it from the second turn on."""
+
+    conversation: Conversation
+    later: Sequence[str]
+
+
 class LoadRun:
-    """One visit. First prompts are written before the clock starts; later messages are short."""
+    """One visit. What its sessions say is drawn before the clock starts."""
 
     def __init__(self, spec: LoadSpec) -> None:
         self._spec = spec
@@ -65,14 +73,14 @@ class LoadRun:
 
     async def run(self) -> LoadResult:
         spec = self._spec
-        warm = [self._conversation(-1 - number) for number in range(spec.warm_up)]
-        await asyncio.gather(*(self._session(-1 - number, one, 1) for number, one in enumerate(warm)))
-        conversations = self._conversations()
+        warm = [self._session(-1 - number, 1) for number in range(spec.warm_up)]
+        await asyncio.gather(*map(self._talk, warm))
+        sessions = [self._session(number, spec.turns) for number in range(spec.sessions)]
         self._samples = Samples()
         await asyncio.sleep(SETTLE_SECONDS)
         memory, before = memory_mb(spec.pid), self._clocks()
         started = time.perf_counter()
-        await self._run_all(conversations, started + spec.max_seconds)
+        await self._run_all(sessions, started + spec.max_seconds)
         seconds = time.perf_counter() - started
         await asyncio.sleep(SETTLE_SECONDS)
         used = self._clocks() - before
@@ -87,30 +95,26 @@ class LoadRun:
         own = usage.ru_utime + usage.ru_stime
         return Clocks(server, own, machine_busy_seconds() - server - engine - own)
 
-    async def _run_all(self, conversations: list[Conversation], deadline: float) -> None:
-        waiting = iter(enumerate(conversations))
+    async def _run_all(self, sessions: Sequence[Session], deadline: float) -> None:
+        waiting = iter(sessions)
 
-        async def work(share: Iterator[tuple[int, Conversation]]) -> None:
-            for number, conversation in share:
+        async def work(share: Iterator[Session]) -> None:
+            for session in share:
                 if time.perf_counter() > deadline:
                     return
-                await self._session(number, conversation, self._spec.turns)
+                await self._talk(session)
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(self._spec.concurrency, len(conversations))):
+            for _ in range(min(self._spec.concurrency, len(sessions))):
                 group.create_task(work(waiting))
 
-    def _conversations(self) -> list[Conversation]:
+    def _session(self, number: int, turns: int) -> Session:
         """Sessions of a group share their first prompt; no two groups have a text in common."""
-        return [self._conversation(number) for number in range(self._spec.sessions)]
-
-    def _conversation(self, number: int) -> Conversation:
         spec = self._spec
         task = number // spec.group
-        random = Random(f"{spec.seed} {task}")
         tokens = spec.prompt_tokens if number >= 0 else min(WARM_UP_TOKENS, spec.prompt_tokens)
-        first = f"Task {task} of {spec.seed}. " + self._texts.draw(tokens, random)
-        return start_conversation(
+        first = f"Task {task} of {spec.seed}. " + self._texts.draw(tokens, Random(f"{spec.seed} {task}"))
+        conversation = start_conversation(
             spec.dialect,
             first,
             self._corpus,
@@ -118,19 +122,20 @@ class LoadRun:
             echo_ids=spec.echo_ids,
             with_tool=spec.with_tool,
         )
-
-    async def _session(self, number: int, conversation: Conversation, turns: int) -> None:
-        spec = self._spec
         random = Random(f"{spec.seed} {number} later")
+        return Session(conversation, [self._texts.draw(spec.user_tokens, random) for _ in range(turns)])
+
+    async def _talk(self, session: Session) -> None:
+        spec, conversation = self._spec, session.conversation
         cookie = b""
         cpu = cpu_seconds(spec.pid) if spec.cpu_per_turn else 0.0
-        for turn in range(turns):
+        for turn, text in enumerate(session.later):
             answer = await self._answer(conversation, cookie, turn)
             if answer.cookies:
                 cookie = b"; ".join(answer.cookies)
             self._samples.add(turn, answer.seconds)
             try:
-                conversation.go_on(answer.body, self._texts.draw(spec.user_tokens, random))
+                conversation.go_on(answer.body, text)
             except (ValueError, LookupError) as error:
                 raise LoadError(f"turn {turn + 1}: {error}") from error
             if spec.must_splice and turn and conversation.history != "spliced":

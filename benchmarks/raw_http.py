@@ -12,7 +12,7 @@ import httptools
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer; `seconds` is from the first byte sent to the last byte read."""
+    """One answer; `seconds` is from the first byte sent to the last byte read, however busy the reader is then."""
 
     status: int
     body: bytes
@@ -25,7 +25,8 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.closed = False
-        self._waiting: asyncio.Future[tuple[int, bytes, tuple[bytes, ...]]] | None = None
+        self._waiting: asyncio.Future[Answer] | None = None
+        self._started = 0.0
         self._start_message()
 
     def _start_message(self) -> None:
@@ -35,6 +36,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]
+        # uvloop keeps smaller writes back until everybody else who is ready has had a turn.
+        self._transport.set_write_buffer_limits(high=0)
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -61,7 +64,9 @@ class Connection(asyncio.Protocol):
         if not self._parser.should_keep_alive():
             self.closed = True
         if waiting is not None and not waiting.done():
-            waiting.set_result((self._parser.get_status_code(), b"".join(self._chunks), tuple(self._cookies)))
+            seconds = time.perf_counter() - self._started
+            status, body = self._parser.get_status_code(), b"".join(self._chunks)
+            waiting.set_result(Answer(status, body, tuple(self._cookies), seconds))
         self._start_message()
 
     def _fail(self, error: Exception) -> None:
@@ -70,10 +75,9 @@ class Connection(asyncio.Protocol):
 
     async def send(self, head: bytes, body: bytes) -> Answer:
         self._waiting = asyncio.get_running_loop().create_future()
-        started = time.perf_counter()
+        self._started = time.perf_counter()
         self._transport.writelines([head, body])
-        status, content, cookies = await self._waiting
-        return Answer(status, content, cookies, time.perf_counter() - started)
+        return await self._waiting
 
     def close(self) -> None:
         self.closed = True
