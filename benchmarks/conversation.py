@@ -63,10 +63,9 @@ class AgentConversation:
         self.prompt_tokens = 0
         self.history: str | None = None
         self._echo_ids = echo_ids
-        self._items = [
-            orjson.dumps({"role": "system", "content": SYSTEM}),
-            orjson.dumps({"role": "user", "content": first}),
-        ]
+        self._items: list[bytes] = []
+        self._say({"role": "system", "content": SYSTEM})
+        self._say({"role": "user", "content": first})
         options: dict[str, object] = {
             "temperature": 1.0,
             "top_p": 1.0,
@@ -74,10 +73,16 @@ class AgentConversation:
         }
         if with_tool:
             options["tools"] = [{"type": "function", "strict": True, **_TOOL}]
-        self._options = orjson.dumps(options)[1:]
+        self._end = b"]," + orjson.dumps(options)[1:]
+
+    def _say(self, *items: object) -> None:
+        self._append(orjson.dumps(items)[1:-1])
+
+    def _append(self, items: bytes) -> None:
+        self._items += (b"," if self._items else b'{"input":[', items)
 
     def body(self) -> bytes:
-        return b'{"input":[' + b",".join(self._items) + b"]," + self._options
+        return b"".join((*self._items, self._end))  # one copy of half a megabyte
 
     def go_on(self, answer: bytes, text: str) -> None:
         small, arrays = id_arrays.cut(answer)
@@ -91,16 +96,15 @@ class AgentConversation:
         if self._echo_ids:
             # One item after the other takes its own arrays: they stand in the order of the output.
             whole = id_arrays.restore(orjson.dumps(output), arrays)
-            self._items.append(whole[1:-1])
+            self._append(whole[1:-1])
         else:
-            kept = ({key: value for key, value in item.items() if key not in _ID_FIELDS} for item in output)
-            self._items.extend(orjson.dumps(item) for item in kept)
-        for call in calls:
-            self._items.append(
-                orjson.dumps({"type": "function_call_output", "call_id": call, "output": text})
+            self._say(
+                *({key: value for key, value in item.items() if key not in _ID_FIELDS} for item in output)
             )
-        if not calls:
-            self._items.append(orjson.dumps({"role": "user", "content": text}))
+        if calls:
+            self._say(*({"type": "function_call_output", "call_id": call, "output": text} for call in calls))
+        else:
+            self._say({"role": "user", "content": text})
 
 
 class EngineChat:
