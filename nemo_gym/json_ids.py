@@ -1,8 +1,8 @@
 """The fast path: JSON in and out without ever decoding the id arrays in it.
 
 A request that echoes twenty turns is 99 % token ids, and an engine's answer nearly so. `loads` cuts the arrays
-out of the bytes, decodes what is left, and puts the texts back as `TokenIds` and `LogProbs`; `dumps` writes
-those as the text they are.
+out of the bytes, decodes what is left, and puts the texts back as `TokenIds` and `LogProbs`; `dumps` joins
+those in as the text they are.
 
 Invariants, which `tests/nemo_gym/test_json_ids.py` checks against the slow, obvious way on arbitrary input:
 
@@ -50,6 +50,8 @@ _ENDING: Final = b'_token_ids"'
 _ID_FIELD_LENGTHS: Final = tuple(len(name) + 2 for name, kind in _KINDS.items() if kind is TokenIds)
 _STAND_IN: Final = f"{secrets.token_hex(16)}:".encode()
 _STAND_IN_TEXT: Final = _STAND_IN.decode()
+_PLACE: Final = secrets.token_hex(16)
+_PLACE_JSON: Final = orjson.dumps(_PLACE)
 
 
 def loads(
@@ -86,8 +88,29 @@ def cut(raw: bytes) -> tuple[bytes, list[Numbers]]:
 
 
 def dumps(value: object) -> bytes:
-    """Encode JSON compactly. Raises orjson.JSONEncodeError, a TypeError; ids that are none are its `__cause__`."""
-    return orjson.dumps(value, default=_fragment)
+    """Encode JSON compactly. Raises orjson.JSONEncodeError, a TypeError; ids that are none are its `__cause__`.
+
+    The arrays are joined in at the end, which copies each of them once; handed to orjson they would be copied twice.
+    """
+    texts: list[bytes] = []
+
+    def stand_in(part: object) -> str:
+        texts.append(_text_of(part))
+        return _PLACE
+
+    around = orjson.dumps(value, default=stand_in).split(_PLACE_JSON)
+    if len(around) != len(texts) + 1:  # somebody wrote that very text
+        return orjson.dumps(value, default=lambda part: orjson.Fragment(b"[%b]" % _text_of(part)))
+    pieces = around[:1]
+    for text, behind in zip(texts, around[1:], strict=True):
+        pieces += (b"[", text, b"]", behind)
+    return b"".join(pieces)
+
+
+def _text_of(part: object) -> bytes:
+    if isinstance(part, (TokenIds, LogProbs)):
+        return part.text
+    raise TypeError(f"Type is not JSON serializable: {type(part).__name__}")
 
 
 def _only_numbers(text: bytes, kind: type[Numbers]) -> bool:
@@ -185,9 +208,3 @@ def _holders(value: object) -> Iterator[dict[str, object]]:
                 message = element.get("message") if place == "choices" else None
                 if isinstance(message, dict):
                     yield message
-
-
-def _fragment(value: object) -> object:
-    if isinstance(value, (TokenIds, LogProbs)):
-        return orjson.Fragment(value.json)
-    raise TypeError(f"Type is not JSON serializable: {type(value).__name__}")

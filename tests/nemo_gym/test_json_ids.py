@@ -189,6 +189,26 @@ def test_what_was_decoded_is_written_as_it_came(raw: bytes) -> None:
     assert json_ids.dumps(json_ids.loads(written)) == written
 
 
+PLACES = st.sampled_from(
+    [TokenIds([1, 22]), TokenIds(), LogProbs([-0.5]), json_ids._PLACE, f'"{json_ids._PLACE}"', "é", None]
+)
+
+
+@given(st.recursive(PLACES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=9))
+@example([TokenIds([1]), json_ids._PLACE, {json_ids._PLACE: LogProbs()}])
+def test_arrays_are_written_where_they_are_whatever_stands_beside_them(value: object) -> None:
+    def as_list(part: object) -> object:
+        assert isinstance(part, (TokenIds, LogProbs))
+        return part.tolist()
+
+    assert json_ids.dumps(value) == orjson.dumps(value, default=as_list)
+
+
+def test_what_is_no_json_value_is_named_when_it_cannot_be_written() -> None:
+    with pytest.raises(TypeError, match="not JSON serializable: object"):
+        json_ids.dumps([TokenIds([1]), object()])
+
+
 @pytest.mark.parametrize("inside", [b"1,,2", b",", b"01", b"1,", b"1 2", b"1e3", b"+1"])
 def test_ids_that_are_no_list_are_never_written(inside: bytes) -> None:
     carried = json_ids.loads(b'{"input":[{"prompt_token_ids":[%b]}]}' % inside, will_be_read=True)
