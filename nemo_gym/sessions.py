@@ -10,15 +10,18 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import MutableMapping
+import time
+from collections.abc import Callable, MutableMapping
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
 from starlette.datastructures import Headers
 from starlette.middleware.sessions import SessionMiddleware as SignedCookieMiddleware
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.errors import RequestError
+from nemo_gym.recent_cookies import IssuedCookie, RecentCookies
 from nemo_gym.rollout_prefix import take_rollout_prefix
 
 SESSION_ID_KEY: Final = "session_id"
@@ -53,23 +56,60 @@ class SessionMiddleware:
     cookie.
 
     The cookie is sent with every answer to a cookie or new session (NeMo Gym's agents forward only the
-    cookies of the last answer), and never when the client named the session itself: a client with a cookie
-    jar that runs several rollouts under different prefixes would otherwise end up with one session for all of
-    them.
+    cookies of the last answer), for an hour the same one (`RecentCookies`). It is never sent when the client
+    named the session itself: a client with a cookie jar that runs several rollouts under different prefixes
+    would otherwise end up with one session for all of them.
     """
 
-    def __init__(self, app: ASGIApp, *, cookie_name: str, secret: str) -> None:
+    def __init__(
+        self, app: ASGIApp, *, cookie_name: str, secret: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.app = app
-        self._with_cookie = SignedCookieMiddleware(
-            self._identify, secret_key=secret, session_cookie=cookie_name
-        )
+        self._signing = partial(SignedCookieMiddleware, secret_key=secret, session_cookie=cookie_name)
+        self._with_cookie = self._signing(self._identify)
+        self._recent = RecentCookies(cookie_name, clock=clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         scope["nemo_gym.rollout_id"] = take_rollout_prefix(scope)
-        await self._with_cookie(scope, receive, send)
+        issued = self._recent.find(scope)
+        if issued is not None:
+            await self._with_issued(issued, scope, receive, send)
+            return
+
+        async def send_and_note(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._recent.note(message["headers"], scope["session"])
+            await send(message)
+
+        await self._with_cookie(scope, receive, send_and_note)
+
+    async def _with_issued(self, issued: IssuedCookie, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request whose cookie is known, with the same cookie unless the handler changes the session."""
+        scope["session"] = dict(issued.session)
+
+        async def send_with_cookie(message: Message) -> None:
+            if message["type"] != "http.response.start":
+                await send(message)
+            elif scope["session"] != issued.session:
+                await self._send_signed(message, scope, receive, send)
+            else:
+                added = (b"vary", b"Cookie"), (b"set-cookie", issued.set_cookie)
+                await send({**message, "headers": [*message.get("headers", ()), *added]})
+
+        await self.app(scope, receive, send_with_cookie)
+
+    async def _send_signed(self, message: Message, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the beginning of an answer with a cookie for the session as it is now."""
+
+        async def answer(signed: Scope, _receive: Receive, send_signed: Send) -> None:
+            signed["session"].clear()
+            signed["session"].update(scope["session"])
+            await send_signed(message)
+
+        await self._signing(answer)(dict(scope), receive, send)
 
     async def _identify(self, scope: Scope, receive: Receive, send: Send) -> None:
         session: MutableMapping[str, object] = scope["session"]

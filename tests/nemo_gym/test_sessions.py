@@ -3,18 +3,26 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
+import time
+from collections.abc import Callable
 
 import httpx
+import itsdangerous
 import orjson
 import pytest
 from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.sessions import SessionMiddleware as SignedCookieMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from nemo_gym.error_responses import install_error_handling
 from nemo_gym.errors import RequestError
+from nemo_gym.recent_cookies import RecentCookies
 from nemo_gym.rollout_prefix import split_rollout_prefix
 from nemo_gym.sessions import SESSION_ID_KEY, SessionMiddleware
 from tests.support.model_server import client_for
@@ -63,6 +71,101 @@ async def test_the_cookie_keeps_the_session_and_comes_back_with_every_answer() -
             response = await client.get("/v1/responses")
             assert response.json()["session"] == first
             assert response.headers["set-cookie"].startswith(f"{COOKIE}=")
+
+
+async def change(request: Request) -> Response:
+    """What the query says is done to the session: `a=1` sets, `a=` deletes, `clear=` empties it."""
+    for name, value in request.query_params.items():
+        if name == "clear":
+            request.session.clear()
+        elif value:
+            request.session[name] = value
+        else:
+            request.session.pop(name, None)
+    return JSONResponse({name: value for name, value in request.session.items() if name != SESSION_ID_KEY})
+
+
+def changing_app(clock: Callable[[], float] = time.monotonic) -> FastAPI:
+    app = FastAPI(openapi_url=None)
+    app.add_route("/", show, methods=["GET"])
+    app.add_route("/change", change, methods=["GET"])
+    app.add_middleware(SessionMiddleware, cookie_name=COOKIE, secret="s" * 32, clock=clock)
+    return app
+
+
+@pytest.fixture
+def signatures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of the signatures made so far, which the library takes for their time."""
+    made: list[int] = []
+
+    def next_time(_signer: object) -> int:
+        made.append(len(made))
+        return int(time.time()) - 100 + len(made)
+
+    monkeypatch.setattr(itsdangerous.TimestampSigner, "get_timestamp", next_time)
+    return made
+
+
+async def test_a_session_in_use_is_signed_once_an_hour(signatures: list[int]) -> None:
+    now = 0.0
+    async with client_for(changing_app(clock=lambda: now)) as client:
+        first = await session_of(client, "/")
+        cookies = {(await client.get("/")).headers["set-cookie"] for _ in range(3)}
+        before = len(signatures)
+        now = 3_601.0
+        later = (await client.get("/")).headers["set-cookie"]
+        assert await session_of(client, "/") == first
+    assert len(cookies) == 1
+    assert later not in cookies
+    assert len(signatures) > before
+
+
+async def test_a_changed_cookie_is_not_taken_for_the_one_that_was_signed() -> None:
+    async with client_for(changing_app()) as client:
+        first = await session_of(client, "/")
+        cookie = client.cookies[COOKIE]
+        for at in (0, len(cookie) // 2, len(cookie) - 1):
+            forged = cookie[:at] + ("A" if cookie[at] != "A" else "B") + cookie[at + 1 :]
+            client.cookies.clear()
+            assert await session_of(client, "/", headers={"cookie": f"{COOKIE}={forged}"}) != first
+        client.cookies.clear()
+        assert await session_of(client, "/", headers={"cookie": f"other=1; {COOKIE}={cookie}"}) == first
+
+
+CHANGES = st.lists(st.sampled_from(["a=1", "a=2", "b=1", "a=", "clear=", ""]), min_size=1, max_size=8)
+
+
+@given(CHANGES)
+def test_what_a_handler_keeps_in_the_session_is_kept_as_with_starlettes_own_middleware(
+    changes: list[str],
+) -> None:
+    async def seen(app: FastAPI | Starlette) -> list[object]:
+        async with client_for(app) as client:
+            return [(await client.get(f"/change?{query}")).json() for query in changes]
+
+    plain = Starlette(
+        routes=[Route("/change", change)],
+        middleware=[Middleware(SignedCookieMiddleware, secret_key="s" * 32, session_cookie=COOKIE)],
+    )
+    assert asyncio.run(seen(changing_app())) == asyncio.run(seen(plain))
+
+
+async def test_an_emptied_session_ends() -> None:
+    async with client_for(changing_app()) as client:
+        first = await session_of(client, "/")
+        await session_of(client, "/")
+        ended = await client.get("/change?clear=")
+        assert "expires=Thu, 01 Jan 1970" in ended.headers["set-cookie"]
+        assert await session_of(client, "/") != first
+
+
+async def test_the_cookies_that_are_known_are_bounded() -> None:
+    recent = RecentCookies("c", max_cookies=2)
+    for number in range(4):
+        recent.note([(b"set-cookie", b"c=%d; path=/" % number)], {SESSION_ID_KEY: str(number)})
+    known = [recent.find({"headers": [(b"cookie", b"c=%d" % number)]}) for number in range(4)]
+    assert [issued and issued.session[SESSION_ID_KEY] for issued in known] == [None, None, "2", "3"]
+    assert recent.find({"headers": [(b"cookie", b"c=2; c=3")]}) is None
 
 
 async def test_clients_without_cookies_get_sessions_of_their_own() -> None:
