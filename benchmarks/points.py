@@ -119,7 +119,7 @@ _CONVERSATIONS = (
         sessions=4,
         turns=20,
         tiers=_QUICK,
-        rounds=7,
+        rounds=11,
     ),
     Point(
         name="group-8k",

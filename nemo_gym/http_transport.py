@@ -93,15 +93,11 @@ class SocketTransport(httpx.AsyncBaseTransport):
     async def _send(self, request: httpx.Request) -> aiohttp.ClientResponse:
         timeout: dict[str, float | None] = request.extensions.get("timeout", {})
         content = request.read()
-        headers = [(key.decode("ascii"), value.decode("latin-1")) for key, value in request.headers.raw]
-        in_chunks = len(content) > _WHOLE_BODY_BYTES
-        if in_chunks:
-            headers.append((hdrs.CONTENT_LENGTH, str(len(content))))
         answer = self._session.request(
             request.method,
             str(request.url),
-            headers=headers,
-            data=_in_chunks(content) if in_chunks else content or None,
+            headers=[(key.decode("ascii"), value.decode("latin-1")) for key, value in request.headers.raw],
+            data=_in_chunks(content) if len(content) > _WHOLE_BODY_BYTES else content or None,
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(
                 sock_connect=timeout.get("connect"),
@@ -168,7 +164,7 @@ def _open_socket(address: _AddressInfo) -> socket.socket:
 
 
 async def _in_chunks(content: bytes) -> AsyncIterator[bytes]:
-    """Send a very large body piece by piece, under a Content-Length of its own."""
+    """Send a very large body piece by piece, under the Content-Length that the request already has."""
     whole = memoryview(content)
     for start in range(0, len(content), _CHUNK_BYTES):
         yield bytes(whole[start : start + _CHUNK_BYTES])
